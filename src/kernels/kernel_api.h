@@ -1,0 +1,165 @@
+// The seam between scalar code and SIMD: plain argument structs and tables of function pointers, one table per SIMD target.
+//
+// A kernel computes a part of a result on the calling thread, allocates nothing and reads no global. It knows tiles, rows and lanes; it does
+// not know sequences, pages, masks or heads: those are lowered to pointers and intervals before it is called.
+//
+// K tile of f32: [qk_dim][16], lane = key.   V tile of f32: [stripes][16 keys][16], lane = feature, stripes = ceil(v_dim / 16), the
+// last stripe padded with zeros.   Both 64-byte aligned.
+#ifndef HEADLANE_SRC_KERNELS_KERNEL_API_H_
+#define HEADLANE_SRC_KERNELS_KERNEL_API_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/blocking.h"
+
+namespace headlane::internal {
+
+// Scores of one block: s[r][t * 16 + lane] = fma chain over d ascending of q[r][d] * k[d].
+struct QkArgs {
+  const float* q;              // [rows][q_pitch], already times the scale
+  int64_t q_pitch;
+  int64_t rows;
+  int64_t qk_dim;
+  const void* const* k_tiles;  // [num_tiles] K tiles
+  int64_t num_tiles;           // 1 .. 8
+  float* s;                    // [rows][kBlockKeys]: lanes from num_tiles * 16 on are not written
+  const void* const* prefetch; // optional [num_tiles]: tiles to bring into the cache meanwhile, same size as K's, or nullptr
+};
+
+// One online-softmax step over one block: masks, new maximum, rescaling of l, weights in place of scores.
+struct SoftmaxArgs {
+  float* s;              // [rows][kBlockKeys], in: scores, out: weights (0 where hidden) in lanes [0, num_tiles * 16)
+  int64_t rows;
+  int64_t num_tiles;     // 1 .. 8
+  const int32_t* begin;  // [rows] visible lanes are [begin, end), clamped to [0, num_tiles * 16]; begin >= end: none
+  const int32_t* end;    // [rows]
+  float* m;              // [rows] running maximum, -inf while empty
+  float* l;              // [rows][16] running partial sums, lane = key index % 16
+  float* c;              // [rows] out: factor for o, 1 where nothing changed
+  uint16_t* live;        // optional [rows][kTilesPerBlock]: bit i of a tile set = key i counts (visible, score not -inf)
+};
+
+// o[r][j] = o[r][j] * c[r], then fma chain over keys ascending of w[r][key] * v[key][j].
+struct PvArgs {
+  const float* w;              // [rows][kBlockKeys]
+  int64_t rows;
+  const void* const* v_tiles;  // [num_tiles] V tiles
+  int64_t num_tiles;           // 1 .. 8
+  int64_t num_stripes;
+  const float* c;              // [rows]; nullptr: o is not read, it starts at 0
+  float* o;                    // [rows][o_pitch], o_pitch >= num_stripes * 16, 64-byte aligned rows
+  int64_t o_pitch;
+  const uint16_t* live;        // optional, as SoftmaxArgs::live: keys whose bit is clear are left out, whatever their v holds
+  const void* const* prefetch; // optional [num_tiles], as in QkArgs
+};
+
+// l = the 16 partial sums by the fixed tree (steps 8, 4, 2, 1), per row.
+struct ReduceArgs {
+  const float* l16;  // [rows][16]
+  int64_t rows;
+  float* l;          // [rows]
+};
+
+// Folds state b into state a, row by row: m = max, l = fma(lb, cb, la * ca), o = fma(ob, cb, oa * ca). A state with l == 0 is empty and is
+// skipped without arithmetic (b copied if only a is empty).
+struct FoldArgs {
+  int64_t rows;
+  int64_t o_width;  // multiple of 16
+  float* m_a;       // [rows]
+  float* l_a;       // [rows]
+  float* o_a;       // [rows][pitch_a]
+  int64_t pitch_a;
+  const float* m_b;
+  const float* l_b;
+  const float* o_b;
+  int64_t pitch_b;
+};
+
+// out = o / l + 0, lse = m + ln(l); an empty state gives 0 and -inf; NaN is stored as 0x7FC00000.
+struct FinishArgs {
+  int64_t rows;
+  int64_t v_dim;
+  const float* m;
+  const float* l;
+  const float* o;        // [rows][o_pitch]
+  int64_t o_pitch;
+  float* const* out;     // [rows] row addresses
+  int64_t out_stride;    // elements between features
+  float* const* lse;     // [rows] addresses, or nullptr
+};
+
+// Rows of 16 keys to one K or V tile. Slots outside of [slot_begin, slot_begin + num_keys) are left alone; V's padding features of
+// the written slots are set to 0.
+struct PackTileArgs {
+  const float* rows;      // [num_keys] rows
+  int64_t row_stride;     // elements between keys
+  int64_t dim_stride;     // elements between features
+  int64_t dim;            // qk_dim or v_dim
+  int64_t num_keys;       // 1 .. 16
+  int64_t slot_begin;
+  void* tile;
+  // out: a value that is not finite was written. Only pack_v sets it.
+  bool* non_finite;
+};
+
+// y[r][f] (+)= fma chain over k in [0, k_len) ascending of x[r][k] * w[k][f], for f in tiles [0, num_tiles).
+struct LinearArgs {
+  const float* x;       // [rows][x_pitch]
+  int64_t x_pitch;
+  int64_t rows;
+  int64_t k_len;
+  const float* w;       // tile t at w + t * w_tile_stride: [k_len][16]
+  int64_t w_tile_stride;
+  int64_t num_tiles;
+  bool accumulate;      // start from y instead of 0
+  float* y;             // [rows][y_pitch]
+  int64_t y_pitch;
+  int64_t num_features; // <= num_tiles * 16: features that exist; nothing is written behind them
+};
+
+struct KvKernels {
+  void (*qk)(const QkArgs&) noexcept;
+  void (*pv)(const PvArgs&) noexcept;
+  void (*pack_k)(const PackTileArgs&) noexcept;
+  void (*pack_v)(const PackTileArgs&) noexcept;
+  int64_t decode_rows;  // up to so many rows share one pass over a tile in registers
+};
+
+struct SoftmaxKernels {
+  void (*softmax)(const SoftmaxArgs&) noexcept;
+  void (*reduce)(const ReduceArgs&) noexcept;
+  void (*fold)(const FoldArgs&) noexcept;
+  void (*finish)(const FinishArgs&) noexcept;
+  // For tests: y[i] = exp(x[i]) (x <= 0 or any sign), tanh, ln (x >= 0).
+  void (*exp_nonpositive)(const float* x, int64_t n, float* y) noexcept;
+  void (*exp)(const float* x, int64_t n, float* y) noexcept;
+  void (*log)(const float* x, int64_t n, float* y) noexcept;
+};
+
+struct ElementwiseKernels {
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, int64_t n, float* y) noexcept;
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* y) noexcept;
+  void (*add)(const float* x, int64_t n, float* y) noexcept;  // y += x
+  // y = x * scale, both strides in elements; y dense.
+  void (*scale)(const float* x, int64_t x_stride, float scale, int64_t n, float* y) noexcept;
+  float (*log_sum_exp)(const float* x, int64_t n) noexcept;
+  // Rotates num_pairs pairs: even[i * stride], odd[i * stride] in place.
+  void (*rope)(float* even, float* odd, int64_t stride, const float* cos, const float* sin, int64_t num_pairs) noexcept;
+};
+
+// Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
+struct KernelTable {
+  const char* target;
+  KvKernels kv_f32;
+  SoftmaxKernels softmax;
+  ElementwiseKernels elementwise;
+  void (*linear_f32)(const LinearArgs&) noexcept;
+};
+
+// The table of the active target; chosen on first use. Never null. Threads: any.
+const KernelTable& ActiveKernels() noexcept;
+
+}  // namespace headlane::internal
+
+#endif  // HEADLANE_SRC_KERNELS_KERNEL_API_H_
