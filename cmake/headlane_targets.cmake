@@ -1,0 +1,63 @@
+# How tests, benchmarks and tools are declared. Every program lands in <binary dir>/bin.
+
+# The path of the model file for tests that need one; HEADLANE_MODEL in the environment of ctest overrides it.
+set(HEADLANE_MODEL "" CACHE FILEPATH "Model file for the tests labelled 'model'")
+
+# headlane_test(name SOURCES a_test.cc ... [LIBS headlane::reference ...] [TIMEOUT seconds] [MODEL])
+# A GoogleTest program and one ctest entry of its name. It sees the library's inner headers as "base/...", "kv/...".
+# With MODEL the entry has the label `model`, and counts as skipped when its output has a line with "model test skipped".
+function(headlane_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MODEL" "TIMEOUT" "SOURCES;LIBS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "headlane_test(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE
+    HEADLANE_WITH_OPENMP=$<BOOL:${HEADLANE_WITH_OPENMP}> HEADLANE_WITH_ONEDNN=$<BOOL:${HEADLANE_WITH_ONEDNN}>)
+  target_link_libraries(${name} PRIVATE headlane_compile_options ${arg_LIBS} headlane::headlane GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT_MODIFICATION "${headlane_test_environment}")
+  if(arg_MODEL)
+    set_tests_properties(${name} PROPERTIES LABELS model SKIP_REGULAR_EXPRESSION "model test skipped")
+    if(HEADLANE_MODEL)
+      set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT_MODIFICATION "HEADLANE_MODEL=set:${HEADLANE_MODEL}")
+    endif()
+  endif()
+endfunction()
+
+# Busy-waiting threads stall each other for milliseconds on a loaded machine.
+set(headlane_test_environment "OMP_WAIT_POLICY=set:passive")
+if(HEADLANE_SANITIZE MATCHES "thread")
+  # Archer tells ThreadSanitizer about OpenMP's barriers; code that was not instrumented (oneDNN) would only raise noise.
+  find_library(HEADLANE_ARCHER NAMES archer HINTS "${HEADLANE_LIBOMP_DIR}" NO_CACHE)
+  if(HEADLANE_ARCHER)
+    list(APPEND headlane_test_environment "OMP_TOOL_LIBRARIES=set:${HEADLANE_ARCHER}")
+  endif()
+  list(APPEND headlane_test_environment "TSAN_OPTIONS=set:ignore_noninstrumented_modules=1 halt_on_error=1")
+endif()
+
+# headlane_bench(name SOURCES a_bench.cc ... [LIBS ...]): a Google Benchmark program with its own main().
+function(headlane_bench name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/bench)
+  target_compile_definitions(${name} PRIVATE
+    HEADLANE_WITH_OPENMP=$<BOOL:${HEADLANE_WITH_OPENMP}> HEADLANE_WITH_ONEDNN=$<BOOL:${HEADLANE_WITH_ONEDNN}>)
+  target_link_libraries(${name} PRIVATE headlane_compile_options ${arg_LIBS} headlane::headlane benchmark::benchmark)
+endfunction()
+
+# headlane_tool(name SOURCES a.cc ... [LIBS ...]): an installed command line program; sees public headers only.
+function(headlane_tool name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE headlane_compile_options ${arg_LIBS} headlane::decoder headlane::headlane
+    CLI11::CLI11 nlohmann_json::nlohmann_json)
+  if(HEADLANE_INSTALL)
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endfunction()
