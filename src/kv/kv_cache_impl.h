@@ -1,0 +1,95 @@
+// The cache behind KVCache: keeps pool, sequences and tile marks in agreement, and turns rows into tiles and back.
+//
+// Separate from the public header so that planning and execution see pages and addresses, and users don't. Called by KVCache (kv_cache.cc), by
+// planning (CheckReadable, CopyPageIds) and by execution (addressing, flags).
+#ifndef HEADLANE_SRC_KV_KV_CACHE_IMPL_H_
+#define HEADLANE_SRC_KV_KV_CACHE_IMPL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "headlane/kv_cache.h"
+#include "headlane/status.h"
+#include "headlane/view.h"
+#include "kernels/kernel_api.h"
+#include "kv/layout.h"
+#include "kv/page_pool.h"
+#include "kv/sequence_table.h"
+#include "kv/tile_marks.h"
+
+namespace headlane::internal {
+
+class KVCacheImpl {
+ public:
+  // `kernels` encodes the rows; the bits of the tiles do not depend on which one it is. It must outlive the cache.
+  static Result<std::unique_ptr<KVCacheImpl>> Create(const KVCacheSpec& spec, const KvKernels& kernels) noexcept;
+
+  // As KVCache's methods of the same names.
+  const KVCacheSpec& spec() const noexcept { return spec_; }
+  KVCacheUsage usage() const noexcept;
+  Result<SequenceId> CreateSequence() noexcept { return sequences_.Add(); }
+  Status DropSequence(SequenceId id) noexcept;
+  Result<int64_t> Length(SequenceId id) const noexcept;
+  Status Reserve(SequenceId id, int64_t n) noexcept;
+  Status Write(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v, int64_t begin,
+               int64_t batch) noexcept;
+  Status Commit(SequenceId id, int64_t n) noexcept;
+  Status Abandon(SequenceId id) noexcept;
+  Status Append(SequenceId id, const ConstTensorView& k, const ConstTensorView& v) noexcept;
+  Status Truncate(SequenceId id, int64_t length) noexcept;
+  Status Read(SequenceId id, int64_t layer, int64_t begin, const TensorView& k, const TensorView& v) const noexcept;
+
+  // For planning.
+  // Ok when keys [0, kv_len) of the sequence have pages: kv_len <= committed + reserved. Errors: NotFound, OutOfRange.
+  Status CheckReadable(SequenceId id, int64_t kv_len) const noexcept;
+  int64_t PageTokens() const noexcept { return spec_.page_tokens; }
+  int64_t TilesPerPage() const noexcept { return layout_.tiles_per_page; }
+  // The numbers of the sequence's first `num_pages` pages. Requires: CheckReadable is ok for a length that needs that many.
+  void CopyPageIds(SequenceId id, int64_t num_pages, int32_t* out) const noexcept;
+
+  // For execution. Page numbers are those of CopyPageIds; nothing is checked.
+  const KVLayout& layout() const noexcept { return layout_; }
+  const KVAddressing& addressing() const noexcept { return addressing_; }
+  const KVFlagAddressing& flags() const noexcept { return marks_.flags(); }
+  const std::byte* KTile(int64_t layer, int64_t page, int64_t kv_head, int64_t tile) const noexcept {
+    return addressing_.KTile(layer, page, kv_head, tile);
+  }
+  const std::byte* VTile(int64_t layer, int64_t page, int64_t kv_head, int64_t tile) const noexcept {
+    return addressing_.VTile(layer, page, kv_head, tile);
+  }
+  // [tiles_per_page] flags: 0 unless the tile's V may hold something that is not finite.
+  const uint8_t* TileFlags(int64_t layer, int64_t page, int64_t kv_head) const noexcept {
+    return marks_.flags().Tiles(layer, page, kv_head);
+  }
+
+  // For tests: fills every byte that holds no token's data with 0xFF, a NaN in every float type: free pages, and tiles without a written
+  // slot. Const, because nothing that a caller may rely on changes. Touches the whole pool.
+  void PoisonUnusedForTesting() const noexcept;
+
+ private:
+  KVCacheImpl(const KVCacheSpec& spec, const KVLayout& layout, const KvKernels& kernels) noexcept
+      : spec_(spec), layout_(layout), kernels_(&kernels) {}
+
+  // Everything about a Write but its reach into the reservation, so that Append can ask before it reserves.
+  Status CheckRows(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
+                   int64_t batch) const noexcept;
+  // Requires: checked.
+  void WriteRows(const Sequence& sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v, int64_t begin,
+                 int64_t batch) noexcept;
+  // Drops the reservation and everything behind `length`.
+  void Shrink(Sequence* sequence, int64_t length) noexcept;
+
+  KVCacheSpec spec_;
+  KVLayout layout_;
+  const KvKernels* kernels_;
+  PagePool pool_;
+  SequenceTable sequences_;
+  TileMarks marks_;
+  KVAddressing addressing_;
+  int64_t num_tokens_ = 0;
+};
+
+}  // namespace headlane::internal
+
+#endif  // HEADLANE_SRC_KV_KV_CACHE_IMPL_H_

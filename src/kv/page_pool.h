@@ -1,0 +1,51 @@
+// The cache's memory and who holds which page of it.
+//
+// Separate from the sequences, which know tokens: the pool knows page numbers, a free list and holders. A page is the same number in every
+// layer. Called by KVCacheImpl only.
+#ifndef HEADLANE_SRC_KV_PAGE_POOL_H_
+#define HEADLANE_SRC_KV_PAGE_POOL_H_
+
+#include <cstdint>
+
+#include "base/aligned_buffer.h"
+#include "headlane/status.h"
+
+namespace headlane::internal {
+
+class PagePool {
+ public:
+  PagePool() noexcept = default;
+
+  // `total_pages` pages in `pool_bytes` of memory, none of it touched. Errors: ResourceExhausted.
+  static Result<PagePool> Create(int64_t total_pages, int64_t pool_bytes) noexcept;
+
+  std::byte* memory() noexcept { return memory_.data(); }
+  int64_t memory_bytes() const noexcept { return memory_.bytes(); }
+  int64_t total_pages() const noexcept { return total_pages_; }
+  int64_t free_pages() const noexcept { return num_free_; }
+  int64_t used_pages() const noexcept { return total_pages_ - num_free_; }
+
+  // A page that nobody holds, held once from now on. The last one given back comes first: it is the likeliest to be in a CPU cache.
+  // Requires: free_pages() > 0.
+  int32_t Take() noexcept;
+
+  // One more holder. Requires: the page is held.
+  void Share(int32_t page) noexcept;
+
+  // One holder fewer; the page is free when it was the last. Requires: the page is held.
+  void Release(int32_t page) noexcept;
+
+  // Number of holders; 0: free.
+  int32_t holders(int32_t page) const noexcept { return holders_.as<int32_t>()[page]; }
+
+ private:
+  AlignedBuffer memory_;
+  AlignedBuffer holders_;  // [total_pages] int32_t
+  AlignedBuffer free_;     // [total_pages] int32_t, a stack: the first num_free_ are free pages
+  int64_t total_pages_ = 0;
+  int64_t num_free_ = 0;
+};
+
+}  // namespace headlane::internal
+
+#endif  // HEADLANE_SRC_KV_PAGE_POOL_H_

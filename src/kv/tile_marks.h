@@ -1,0 +1,50 @@
+// What is known about the contents of each tile: which slots hold tokens, and whether its V is all finite.
+//
+// Separate from the pages, so that the pages hold operands only and stay as dense as the kernels read them, and so that a page can be handed on
+// without touching its memory. Called by KVCacheImpl only; execution reads the flags through KVFlagAddressing.
+//
+// A slot is written when its token was written in this layer, for all heads. A tile without written slots is *stale*: its memory is of an
+// earlier life, and whoever writes first into it clears it.
+#ifndef HEADLANE_SRC_KV_TILE_MARKS_H_
+#define HEADLANE_SRC_KV_TILE_MARKS_H_
+
+#include <cstdint>
+
+#include "base/aligned_buffer.h"
+#include "headlane/status.h"
+#include "kv/layout.h"
+
+namespace headlane::internal {
+
+class TileMarks {
+ public:
+  TileMarks() noexcept = default;
+
+  // Errors: InvalidArgument (sizes past 64 bits), ResourceExhausted.
+  static Result<TileMarks> Create(int64_t num_layers, int64_t num_kv_heads, const KVLayout& layout) noexcept;
+
+  // Bit i: slot i of the tile is written.
+  uint16_t& Written(int64_t layer, int64_t page, int64_t tile) noexcept {
+    return written_.as<uint16_t>()[(layer * total_pages_ + page) * tiles_per_page_ + tile];
+  }
+  uint16_t Written(int64_t layer, int64_t page, int64_t tile) const noexcept {
+    return const_cast<TileMarks*>(this)->Written(layer, page, tile);
+  }
+
+  // Forgets the page's slots from `first` (0 .. page_tokens) on, in every layer.
+  void Forget(int64_t page, int64_t first) noexcept;
+
+  const KVFlagAddressing& flags() const noexcept { return flags_; }
+
+ private:
+  AlignedBuffer written_;    // [num_layers][total_pages][tiles_per_page] uint16_t
+  AlignedBuffer non_finite_; // [num_layers][total_pages][num_kv_heads][tiles_per_page] uint8_t
+  KVFlagAddressing flags_;
+  int64_t num_layers_ = 0;
+  int64_t total_pages_ = 0;
+  int64_t tiles_per_page_ = 0;
+};
+
+}  // namespace headlane::internal
+
+#endif  // HEADLANE_SRC_KV_TILE_MARKS_H_
