@@ -1,23 +1,120 @@
-# Every dependency: the system's package first.
+# Every dependency: the system's package first, and where there is none a pinned release, fetched and checked.
+#
+# tools/setup.sh installs the packages on Debian; this is what other systems fall back to. A mirror is given as
+# -DHEADLANE_<NAME>_URL=... and, for another release, -DHEADLANE_<NAME>_SHA256=...; -DHEADLANE_FETCH=OFF forbids it.
 
-set(headlane_threads_prefer_pthread_flag ON)
-find_package(hwy 1.2 CONFIG REQUIRED)
-if(HEADLANE_BUILD_DECODER)
-  find_package(PCRE2 10.30 REQUIRED)
+include(FetchContent)
+
+option(HEADLANE_FETCH "Fetch pinned releases of dependencies for which no package is found" ON)
+
+function(headlane_pin name url sha256)
+  set(HEADLANE_${name}_URL "${url}" CACHE STRING "Release of ${name} to fetch when no package is found")
+  set(HEADLANE_${name}_SHA256 "${sha256}" CACHE STRING "SHA-256 of HEADLANE_${name}_URL")
+  mark_as_advanced(HEADLANE_${name}_URL HEADLANE_${name}_SHA256)
+endfunction()
+
+headlane_pin(HIGHWAY https://github.com/google/highway/archive/refs/tags/1.2.0.tar.gz
+  7e0be78b8318e8bdbf6fa545d2ecb4c90f947df03f7aadc42c1967f019e63343)
+headlane_pin(PCRE2 https://github.com/PCRE2Project/pcre2/releases/download/pcre2-10.42/pcre2-10.42.tar.gz
+  c33b418e3b936ee3153de2c61cc638e7e4fe3156022a5c77d0711bcbb9d64f1f)
+headlane_pin(ONEDNN https://github.com/oneapi-src/oneDNN/archive/refs/tags/v3.7.3.tar.gz
+  071f289dc961b43a3b7c8cbe8a305290a7c5d308ec4b2f586397749abdc88296)
+headlane_pin(GOOGLETEST https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
+  8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7)
+headlane_pin(BENCHMARK https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
+  6bc180a57d23d4d9515519f92b0c83d61b05b5bab188961f36ac7b06b0d9e9ce)
+headlane_pin(CLI11 https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.2.tar.gz
+  f2d893a65c3b1324c50d4e682c0cdc021dd0477ae2c048544f39eed6654b699a)
+headlane_pin(JSON https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
+  d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d)
+
+# headlane_fetch(NAME) makes the pinned release part of this build. A macro: the options of a release are plain
+# variables that the caller sets before it.
+macro(headlane_fetch name)
+  if(NOT HEADLANE_FETCH)
+    message(FATAL_ERROR "No package of ${name} was found, and HEADLANE_FETCH=OFF forbids fetching it")
+  endif()
+  message(STATUS "No package of ${name} was found: fetching ${HEADLANE_${name}_URL}")
+  string(TOLOWER "headlane_${name}" headlane_fetch_name)
+  FetchContent_Declare(${headlane_fetch_name} SYSTEM
+    URL "${HEADLANE_${name}_URL}" URL_HASH "SHA256=${HEADLANE_${name}_SHA256}" DOWNLOAD_EXTRACT_TIMESTAMP OFF)
+  set(headlane_saved_shared ${BUILD_SHARED_LIBS})
+  set(BUILD_SHARED_LIBS OFF)
+  set(BUILD_TESTING OFF)  # theirs; ours are HEADLANE_BUILD_TESTS
+  FetchContent_MakeAvailable(${headlane_fetch_name})
+  set(BUILD_SHARED_LIBS ${headlane_saved_shared})
+  if(HEADLANE_INSTALL)
+    # An installed package would refer to libraries that exist in this build folder only.
+    message(STATUS "HEADLANE_INSTALL: off, because ${name} is built in")
+    set(HEADLANE_INSTALL OFF)
+  endif()
+endmacro()
+
+# Fetched projects read their options as variables, also those that know policies before CMP0077 only.
+set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+
+# ---- SIMD: includes and links reach src/kernels only ----
+find_package(hwy 1.2 CONFIG QUIET)
+if(NOT hwy_FOUND)
+  set(HWY_ENABLE_TESTS OFF)
+  set(HWY_ENABLE_EXAMPLES OFF)
+  set(HWY_ENABLE_CONTRIB OFF)
+  set(HWY_ENABLE_INSTALL OFF)
+  headlane_fetch(HIGHWAY)
+  add_library(hwy::hwy ALIAS hwy)
 endif()
+
+# ---- The tokenizer's patterns ----
+if(HEADLANE_BUILD_DECODER)
+  find_package(PCRE2 10.30 QUIET)
+  if(NOT PCRE2_FOUND)
+    enable_language(C)
+    set(PCRE2_BUILD_PCRE2GREP OFF)
+    set(PCRE2_BUILD_TESTS OFF)
+    set(PCRE2_SUPPORT_JIT ON)
+    headlane_fetch(PCRE2)
+    add_library(PCRE2::8BIT INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(PCRE2::8BIT INTERFACE pcre2-8-static)
+    target_include_directories(PCRE2::8BIT INTERFACE "${headlane_pcre2_BINARY_DIR}")
+    target_compile_definitions(PCRE2::8BIT INTERFACE PCRE2_STATIC)
+  endif()
+endif()
+
+# ---- Tests, benchmarks, tools ----
 if(HEADLANE_BUILD_TESTS)
-  find_package(GTest REQUIRED)
+  find_package(GTest QUIET)
+  if(NOT GTest_FOUND)
+    set(INSTALL_GTEST OFF)
+    set(BUILD_GMOCK OFF)
+    headlane_fetch(GOOGLETEST)
+  endif()
 endif()
 if(HEADLANE_BUILD_BENCH)
-  find_package(benchmark REQUIRED)
+  find_package(benchmark QUIET)
+  if(NOT benchmark_FOUND)
+    set(BENCHMARK_ENABLE_TESTING OFF)
+    set(BENCHMARK_ENABLE_INSTALL OFF)
+    headlane_fetch(BENCHMARK)
+  endif()
 endif()
 if(HEADLANE_BUILD_TOOLS)
-  find_package(CLI11 REQUIRED)
-  find_package(nlohmann_json REQUIRED)
+  find_package(CLI11 QUIET)
+  if(NOT CLI11_FOUND)
+    set(CLI11_BUILD_TESTS OFF)
+    set(CLI11_BUILD_EXAMPLES OFF)
+    set(CLI11_BUILD_DOCS OFF)
+    headlane_fetch(CLI11)
+  endif()
+  find_package(nlohmann_json QUIET)
+  if(NOT nlohmann_json_FOUND)
+    set(JSON_BuildTests OFF)
+    headlane_fetch(JSON)
+  endif()
 endif()
 
-# clang's OpenMP from a folder of its own, for machines where that of another clang version is installed.
-set(HEADLANE_LIBOMP_DIR "" CACHE PATH "Folder with libomp.so and clang/<version>/include/omp.h; empty: the compiler's own")
+# ---- OpenMP: flags reach one file of src/exec only ----
+set(HEADLANE_LIBOMP_DIR "" CACHE PATH
+  "Folder with libomp.so and clang/<version>/include/omp.h, where clang's OpenMP is not installed; empty: the compiler's own")
 if(HEADLANE_WITH_OPENMP)
   if(HEADLANE_LIBOMP_DIR AND EXISTS "${HEADLANE_LIBOMP_DIR}")
     file(GLOB libomp_include "${HEADLANE_LIBOMP_DIR}/clang/*/include")
@@ -25,22 +122,36 @@ if(HEADLANE_WITH_OPENMP)
     set(OpenMP_CXX_LIB_NAMES omp)
     set(OpenMP_omp_LIBRARY "${HEADLANE_LIBOMP_DIR}/libomp.so")
   endif()
-  find_package(OpenMP COMPONENTS CXX)
+  find_package(OpenMP QUIET COMPONENTS CXX)
   if(NOT OpenMP_CXX_FOUND)
     message(FATAL_ERROR "This compiler has no OpenMP. HEADLANE_WITH_OPENMP=OFF builds without: serial, or on your own threads.")
   endif()
 endif()
 
-if(HEADLANE_WITH_ONEDNN STREQUAL "AUTO")
+# ---- oneDNN: one file of src/linear only. Fetched only when it was asked for: it takes long to build. ----
+if(HEADLANE_WITH_ONEDNN)
   find_package(dnnl 3.5 CONFIG QUIET)
   if(dnnl_FOUND)
     set(HEADLANE_WITH_ONEDNN ON)
-  else()
+  elseif(HEADLANE_WITH_ONEDNN STREQUAL "AUTO")
     set(HEADLANE_WITH_ONEDNN OFF)
-    message(STATUS "oneDNN >= 3.5 not found: the `onednn` backend of the linear layers is left out")
+  else()
+    enable_language(C)
+    set(DNNL_LIBRARY_TYPE STATIC)
+    set(DNNL_CPU_RUNTIME OMP)
+    set(DNNL_BUILD_TESTS OFF)
+    set(DNNL_BUILD_EXAMPLES OFF)
+    set(ONEDNN_BUILD_GRAPH OFF)
+    headlane_fetch(ONEDNN)
+    if(NOT TARGET DNNL::dnnl)
+      add_library(DNNL::dnnl ALIAS dnnl)
+    endif()
   endif()
-elseif(HEADLANE_WITH_ONEDNN)
-  find_package(dnnl 3.5 CONFIG REQUIRED)
 else()
-  message(STATUS "HEADLANE_WITH_ONEDNN=OFF: the `onednn` backend of the linear layers is left out")
+  set(HEADLANE_WITH_ONEDNN OFF)
+endif()
+if(HEADLANE_WITH_ONEDNN)
+  message(STATUS "oneDNN: with it, the linear layers have the backends `tile` (default) and `onednn`")
+else()
+  message(STATUS "oneDNN: without it (not found, or HEADLANE_WITH_ONEDNN=OFF); the linear layers have the backend `tile` only")
 endif()
