@@ -1,0 +1,146 @@
+// Keys and values stored as f32: scores, weighted sums, packing of tiles.
+#include "kernels/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/kv_f32.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include "hwy/highway.h"
+#include "kernels/micro_kernel-inl.h"
+#include "kernels/pack_tile-inl.h"
+#include "kernels/tables.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headlane::internal {
+namespace HWY_NAMESPACE {
+
+// Where a feature's stripe begins in a V tile.
+HWY_INLINE int64_t StripeOffset(int64_t feature) {
+  return feature / kTileKeys * (kTileKeys * kTileKeys) + feature % kTileKeys;
+}
+
+template <int kCols, bool kPrefetch>
+struct QkIO {
+  const QkArgs& args;
+  int64_t row0, col, per_tile, lanes;
+
+  HWY_INLINE const float* A(int r, int64_t) const { return args.q + (row0 + r) * args.q_pitch; }
+  HWY_INLINE const float* B(int c, int64_t) const {
+    return static_cast<const float*>(args.k_tiles[(col + c) / per_tile]) + (col + c) % per_tile * lanes;
+  }
+  HWY_INLINE VF Load(DF d, int, int) const { return hn::Zero(d); }
+  HWY_INLINE void Store(DF d, int r, int c, VF v) const {
+    hn::Store(v, d, args.s + (row0 + r) * kBlockKeys + (col + c) * lanes);
+  }
+  // One line per tile and step: the requests are spread evenly over the work.
+  HWY_INLINE const char* Ahead(int c, int64_t) const {
+    return static_cast<const char*>(args.prefetch[(col + c) / per_tile]);
+  }
+};
+
+template <bool kWithPrefetch>
+struct MakeQkIO {
+  static constexpr bool kPrefetch = kWithPrefetch;
+  const QkArgs& args;
+  int64_t per_tile, lanes;
+  template <int kCols>
+  HWY_INLINE QkIO<kCols, kPrefetch> IO(int64_t row0, int64_t col) const {
+    return {args, row0, col, per_tile, lanes};
+  }
+  HWY_INLINE MakeQkIO<false> WithoutPrefetch() const { return {args, per_tile, lanes}; }
+};
+
+template <bool kPrefetch>
+HWY_INLINE void QkBlock(const QkArgs& args) {
+  const int64_t per_tile = VectorsPerTile();
+  BlockedMultiply(args.rows, args.num_tiles * per_tile, 1, args.qk_dim,
+                  MakeQkIO<kPrefetch>{args, per_tile, kTileKeys / per_tile});
+}
+
+void Qk(const QkArgs& args) noexcept {
+  if (args.prefetch != nullptr) return QkBlock<true>(args);
+  return QkBlock<false>(args);
+}
+
+template <int kCols, bool kFirst, bool kPrefetch>
+struct PvIO {
+  const PvArgs& args;
+  int64_t row0, col, lanes;
+
+  HWY_INLINE const float* A(int r, int64_t tile) const { return args.w + (row0 + r) * kBlockKeys + tile * kTileKeys; }
+  HWY_INLINE const float* B(int c, int64_t tile) const {
+    return static_cast<const float*>(args.v_tiles[tile]) + StripeOffset((col + c) * lanes);
+  }
+  HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
+  HWY_INLINE VF Load(DF d, int r, int c) const {
+    if constexpr (kFirst) return hn::Zero(d);
+    return hn::Mul(hn::Load(d, O(r, c)), hn::Set(d, args.c[row0 + r]));
+  }
+  HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
+  // The other tile's line of the same number: a stripe is 16 lines.
+  HWY_INLINE const char* Ahead(int c, int64_t tile) const {
+    return static_cast<const char*>(args.prefetch[tile]) + (col + c) * lanes / kTileKeys * (kTileKeys * 64);
+  }
+};
+
+template <bool kFirst, bool kWithPrefetch>
+struct MakePvIO {
+  static constexpr bool kPrefetch = kWithPrefetch;
+  const PvArgs& args;
+  int64_t lanes;
+  template <int kCols>
+  HWY_INLINE PvIO<kCols, kFirst, kPrefetch> IO(int64_t row0, int64_t col) const {
+    return {args, row0, col, lanes};
+  }
+  HWY_INLINE MakePvIO<kFirst, false> WithoutPrefetch() const { return {args, lanes}; }
+};
+
+template <bool kFirst, bool kPrefetch>
+HWY_INLINE void PvBlock(const PvArgs& args) {
+  const int64_t per_tile = VectorsPerTile();
+  BlockedMultiply(args.rows, args.num_stripes * per_tile, args.num_tiles, kTileKeys,
+                  MakePvIO<kFirst, kPrefetch>{args, kTileKeys / per_tile});
+}
+
+// Leaves out the keys that do not count, one row at a time: for tiles that hold values that are not finite, where weight 0 times value
+// would not be 0. Rare, so it is plain.
+void PvSelected(const PvArgs& args) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t r = 0; r < args.rows; ++r) {
+    for (int64_t feature = 0; feature < args.num_stripes * kTileKeys; feature += lanes) {
+      float* o = args.o + r * args.o_pitch + feature;
+      VF acc = hn::Zero(d);
+      if (args.c != nullptr) acc = hn::Mul(hn::Load(d, o), hn::Set(d, args.c[r]));
+      for (int64_t t = 0; t < args.num_tiles; ++t) {
+        const float* v = static_cast<const float*>(args.v_tiles[t]) + StripeOffset(feature);
+        const uint32_t live = args.live[r * kTilesPerBlock + t];
+        for (int64_t key = 0; key < kTileKeys; ++key) {
+          if ((live >> key & 1) == 0) continue;
+          acc = hn::MulAdd(hn::Set(d, args.w[r * kBlockKeys + t * kTileKeys + key]), hn::Load(d, v + key * kTileKeys), acc);
+        }
+      }
+      hn::Store(acc, d, o);
+    }
+  }
+}
+
+void Pv(const PvArgs& args) noexcept {
+  if (args.live != nullptr) return PvSelected(args);
+  const bool prefetch = args.prefetch != nullptr;
+  if (args.c == nullptr) return prefetch ? PvBlock<true, true>(args) : PvBlock<true, false>(args);
+  return prefetch ? PvBlock<false, true>(args) : PvBlock<false, false>(args);
+}
+
+KvKernels KvF32Table() { return {&Qk, &Pv, &PackKTile, &PackVTile}; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headlane::internal
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headlane::internal {
+HWY_EXPORT(KvF32Table);
+KvKernels KvF32() { return HWY_DYNAMIC_DISPATCH(KvF32Table)(); }
+}  // namespace headlane::internal
+#endif

@@ -1,0 +1,63 @@
+// Linear layers on f32 weights in tiles: the micro-kernel of the scores.
+#include "kernels/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/linear_f32.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.
+#include "hwy/highway.h"
+#include "kernels/micro_kernel-inl.h"
+#include "kernels/tables.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headlane::internal {
+namespace HWY_NAMESPACE {
+
+struct LinearIO {
+  const LinearArgs& args;
+  int64_t row0, col, per_tile, lanes;
+
+  HWY_INLINE const float* A(int r, int64_t) const { return args.x + (row0 + r) * args.x_pitch; }
+  HWY_INLINE const float* B(int c, int64_t) const {
+    return args.w + (col + c) / per_tile * args.w_tile_stride + (col + c) % per_tile * lanes;
+  }
+  HWY_INLINE float* Y(int r, int c) const { return args.y + (row0 + r) * args.y_pitch + (col + c) * lanes; }
+  // Features of this vector that exist: the last tile may be padded.
+  HWY_INLINE size_t Count(int c) const {
+    return static_cast<size_t>(std::clamp<int64_t>(args.num_features - (col + c) * lanes, 0, lanes));
+  }
+  HWY_INLINE VF Load(DF d, int r, int c) const {
+    if (!args.accumulate) return hn::Zero(d);
+    return hn::LoadN(d, Y(r, c), Count(c));
+  }
+  HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::StoreN(v, d, Y(r, c), Count(c)); }
+};
+
+struct MakeLinearIO {
+  static constexpr bool kPrefetch = false;
+  const LinearArgs& args;
+  int64_t per_tile, lanes;
+  template <int kCols>
+  HWY_INLINE LinearIO IO(int64_t row0, int64_t col) const {
+    return {args, row0, col, per_tile, lanes};
+  }
+  HWY_INLINE MakeLinearIO WithoutPrefetch() const { return *this; }
+};
+
+void LinearF32Block(const LinearArgs& args) noexcept {
+  const int64_t per_tile = VectorsPerTile();
+  BlockedMultiply(args.rows, args.num_tiles * per_tile, 1, args.k_len, MakeLinearIO{args, per_tile, kTileKeys / per_tile});
+}
+
+LinearF32Fn LinearF32Table() { return &LinearF32Block; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headlane::internal
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace headlane::internal {
+HWY_EXPORT(LinearF32Table);
+LinearF32Fn LinearF32() { return HWY_DYNAMIC_DISPATCH(LinearF32Table)(); }
+}  // namespace headlane::internal
+#endif

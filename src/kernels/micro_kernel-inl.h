@@ -1,0 +1,226 @@
+// The register-blocked micro-kernel that everything is made of: scores, weighted sums and linear layers.
+//
+// It computes kRows x kCols accumulators, a column being one vector of a 16-lane tile:
+//   acc[r][c] = fma(a[r][k], b[c][k], acc[r][c])      k ascending
+// so each lane of each accumulator is one chain of FMAs in the canonical order, whatever kRows, kCols and the vector width are. Register
+// blocking (Goto and van de Geijn 2008, BLIS) is therefore free to differ per target and per call.
+//
+// Accumulators are named variables and not an array: SVE's vectors have no size at compile time. `if constexpr` drops the unused.
+#if defined(HEADLANE_SRC_KERNELS_MICRO_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADLANE_SRC_KERNELS_MICRO_KERNEL_INL_H_
+#undef HEADLANE_SRC_KERNELS_MICRO_KERNEL_INL_H_
+#else
+#define HEADLANE_SRC_KERNELS_MICRO_KERNEL_INL_H_
+#endif
+
+#include <algorithm>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/kernel_api.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headlane::internal {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A tile's 16 lanes are one or more of these vectors.
+using DF = hn::CappedTag<float, kTileKeys>;
+using VF = hn::Vec<DF>;
+
+// Vectors per tile: a constant except on SVE of unknown length.
+HWY_INLINE HWY_MAYBE_UNUSED int64_t VectorsPerTile() { return kTileKeys / static_cast<int64_t>(hn::Lanes(DF())); }
+
+// Vector registers: what limits the block of accumulators.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+inline constexpr int kNumRegisters = 32;
+#else
+inline constexpr int kNumRegisters = 16;
+#endif
+
+// mr: 6 rows x 2 columns on 16 registers, 6 x 4 on 32. 12 and 24 accumulators cover the latency of 2 FMAs a cycle (8 chains) and
+// leave room for the columns of b and one broadcast of a.
+inline constexpr int kMaxRows = 6;
+
+// nr in vectors. A block needs rows * cols accumulators and the shorter side once more, plus one: few rows leave room for more
+// columns, which is what hides the FMA latency then. A power of two, so that tails are halves.
+constexpr int MaxCols(int rows) {
+  int best = 1;
+  for (int cols = 2; cols <= 8; cols *= 2) {
+    if (rows * cols + std::min(rows, cols) + 1 <= kNumRegisters) best = cols;
+  }
+  return best;
+}
+
+// Splits `rows` into groups of at most kMaxRows that differ by one row at most: 8 rows are 4 + 4, never 6 + 2. Two rows alone would
+// have too few chains.
+struct RowGroups {
+  int64_t num, base, extra;
+  explicit RowGroups(int64_t rows) : num(CeilDiv(rows, kMaxRows)), base(rows / num), extra(rows % num) {}
+  int64_t size(int64_t group) const { return base + (group < extra ? 1 : 0); }
+};
+
+// Calls f(std::integral_constant<int, n>) for 1 <= n <= kMaxRows.
+template <class F>
+HWY_INLINE void WithRows(int64_t n, const F& f) {
+  switch (n) {
+    case 1:
+      return f(std::integral_constant<int, 1>());
+    case 2:
+      return f(std::integral_constant<int, 2>());
+    case 3:
+      return f(std::integral_constant<int, 3>());
+    case 4:
+      return f(std::integral_constant<int, 4>());
+    case 5:
+      return f(std::integral_constant<int, 5>());
+    default:
+      return f(std::integral_constant<int, 6>());
+  }
+}
+
+// Columns per tile, for prefetching one line a tile. On SVE of unknown length the least: a line may be asked for twice.
+inline constexpr int kPrefetchStep = static_cast<int>(kTileKeys / hn::MaxLanes(DF()));
+
+// Brings a line into L2 and no closer: it is used a block (64 KiB of keys at 128 features) later, after L1 has been through twice.
+HWY_INLINE void PrefetchLine(const char* line) { __builtin_prefetch(line, 0, 2); }
+
+#define HEADLANE_ROWS_(M) M(0) M(1) M(2) M(3) M(4) M(5)
+#define HEADLANE_COLS_(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3) M(r, 4) M(r, 5) M(r, 6) M(r, 7)
+
+// `io` says where operands are and what to do with the result:
+//   const float* A(r, segment)     row r of a: k_len floats
+//   const float* B(c, segment)     column c of b: k-th vector at + k * 16, aligned
+//   VF Load(d, r, c)               first value of an accumulator
+//   void Store(d, r, c, VF)        last value of it
+//   const char* Ahead(c, segment)  with Make::kPrefetch: one line of 64 bytes per step is prefetched from here
+// Segments continue the chain with other addresses (the tiles of a block, for the weighted sum).
+template <int kRows, int kCols, bool kPrefetch, class IO>
+HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
+  static_assert(1 <= kRows && kRows <= kMaxRows && 1 <= kCols && kCols <= 8);
+  const DF d;
+#define HEADLANE_DECLARE_(r, c)           \
+  [[maybe_unused]] VF acc##r##c = hn::Zero(d); \
+  if constexpr (r < kRows && c < kCols) acc##r##c = io.Load(d, r, c);
+#define HEADLANE_DECLARE_ROW_(r) HEADLANE_COLS_(HEADLANE_DECLARE_, r)
+  HEADLANE_ROWS_(HEADLANE_DECLARE_ROW_)
+
+  for (int64_t segment = 0; segment < num_segments; ++segment) {
+#define HEADLANE_A_(r) [[maybe_unused]] const float* HWY_RESTRICT a##r = r < kRows ? io.A(r, segment) : nullptr;
+    HEADLANE_ROWS_(HEADLANE_A_)
+#define HEADLANE_B_(r, c) [[maybe_unused]] const float* HWY_RESTRICT b##c = c < kCols ? io.B(c, segment) : nullptr;
+    HEADLANE_COLS_(HEADLANE_B_, 0)
+#define HEADLANE_AHEAD_(r, c)                  \
+  [[maybe_unused]] const char* p##c = nullptr; \
+  if constexpr (kPrefetch && c < kCols) p##c = io.Ahead(c, segment);
+    HEADLANE_COLS_(HEADLANE_AHEAD_, 0)
+    for (int64_t k = 0; k < k_len; ++k) {
+      if constexpr (kPrefetch) {
+#define HEADLANE_PREFETCH_(r, c)                                             \
+  if constexpr (c < kCols && c % kPrefetchStep == 0) PrefetchLine(p##c + k * 64);
+        HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)
+      }
+      if constexpr (kRows >= kCols) {
+        // All of b in registers, a broadcast row by row.
+#define HEADLANE_LOAD_B_(r, c)                 \
+  [[maybe_unused]] VF bv##c = hn::Zero(d);     \
+  if constexpr (c < kCols) bv##c = hn::Load(d, b##c + k * kTileKeys);
+        HEADLANE_COLS_(HEADLANE_LOAD_B_, 0)
+#define HEADLANE_FMA_(r, c) \
+  if constexpr (c < kCols) acc##r##c = hn::MulAdd(av, bv##c, acc##r##c);
+#define HEADLANE_FMA_ROW_(r)               \
+  if constexpr (r < kRows) {               \
+    const VF av = hn::Set(d, a##r[k]);     \
+    HEADLANE_COLS_(HEADLANE_FMA_, r)       \
+  }
+        HEADLANE_ROWS_(HEADLANE_FMA_ROW_)
+      } else {
+        // All of a in registers, b loaded column by column.
+#define HEADLANE_LOAD_A_(r)                 \
+  [[maybe_unused]] VF av##r = hn::Zero(d);  \
+  if constexpr (r < kRows) av##r = hn::Set(d, a##r[k]);
+        HEADLANE_ROWS_(HEADLANE_LOAD_A_)
+#define HEADLANE_FMA_BY_COL_(c, r) \
+  if constexpr (r < kRows) acc##r##c = hn::MulAdd(av##r, bv, acc##r##c);
+#define HEADLANE_FMA_COL_(unused, c)                    \
+  if constexpr (c < kCols) {                            \
+    const VF bv = hn::Load(d, b##c + k * kTileKeys);    \
+    HEADLANE_FMA_BY_COL_(c, 0)                          \
+    HEADLANE_FMA_BY_COL_(c, 1)                          \
+    HEADLANE_FMA_BY_COL_(c, 2)                          \
+    HEADLANE_FMA_BY_COL_(c, 3)                          \
+    HEADLANE_FMA_BY_COL_(c, 4)                          \
+    HEADLANE_FMA_BY_COL_(c, 5)                          \
+  }
+        HEADLANE_COLS_(HEADLANE_FMA_COL_, 0)
+      }
+    }
+  }
+#define HEADLANE_STORE_(r, c) \
+  if constexpr (r < kRows && c < kCols) io.Store(d, r, c, acc##r##c);
+#define HEADLANE_STORE_ROW_(r) HEADLANE_COLS_(HEADLANE_STORE_, r)
+  HEADLANE_ROWS_(HEADLANE_STORE_ROW_)
+
+#undef HEADLANE_DECLARE_
+#undef HEADLANE_DECLARE_ROW_
+#undef HEADLANE_A_
+#undef HEADLANE_B_
+#undef HEADLANE_AHEAD_
+#undef HEADLANE_PREFETCH_
+#undef HEADLANE_LOAD_B_
+#undef HEADLANE_FMA_
+#undef HEADLANE_FMA_ROW_
+#undef HEADLANE_LOAD_A_
+#undef HEADLANE_FMA_BY_COL_
+#undef HEADLANE_FMA_COL_
+#undef HEADLANE_STORE_
+#undef HEADLANE_STORE_ROW_
+}
+
+#undef HEADLANE_ROWS_
+#undef HEADLANE_COLS_
+
+// Runs the micro-kernel over columns [col, end) for one group of rows; `make.IO<kCols>(row0, col)` gives its io.
+template <int kRows, int kCols, class Make>
+HWY_INLINE void ColumnsFrom(int64_t row0, int64_t col, int64_t end, int64_t num_segments, int64_t k_len, const Make& make) {
+  for (; col + kCols <= end; col += kCols) MicroKernel<kRows, kCols, Make::kPrefetch>(make.template IO<kCols>(row0, col), num_segments, k_len);
+  if constexpr (kCols > 1) {
+    if (col < end) ColumnsFrom<kRows, kCols / 2>(row0, col, end, num_segments, k_len, make);
+  }
+}
+
+// One group of rows, as a functor because lambdas would need the target's attribute.
+template <class Make>
+struct GroupColumns {
+  int64_t row0, col, end, num_segments, k_len;
+  const Make make;
+  template <int kRows>
+  HWY_INLINE void operator()(std::integral_constant<int, kRows>) const {
+    ColumnsFrom<kRows, MaxCols(kRows)>(row0, col, end, num_segments, k_len, make);
+  }
+};
+
+// All rows x columns [0, num_cols). Columns outside, row groups inside: a block of columns of b stays in L1 while all rows use it.
+template <class Make>
+HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segments, int64_t k_len, const Make& make) {
+  if (rows <= 0) return;
+  const RowGroups groups(rows);
+  // The smallest group has the widest block of columns.
+  const int64_t step = MaxCols(static_cast<int>(groups.base));
+  for (int64_t col = 0; col < num_cols; col += step) {
+    const int64_t end = std::min(num_cols, col + step);
+    WithRows(groups.size(0), GroupColumns<Make>{0, col, end, num_segments, k_len, make});
+    int64_t row0 = groups.size(0);
+    // Prefetching is the first group's alone.
+    const auto rest = make.WithoutPrefetch();
+    for (int64_t group = 1; group < groups.num; row0 += groups.size(group), ++group) {
+      WithRows(groups.size(group), GroupColumns<decltype(make.WithoutPrefetch())>{row0, col, end, num_segments, k_len, rest});
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headlane::internal
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADLANE_SRC_KERNELS_MICRO_KERNEL_INL_H_

@@ -1,0 +1,29 @@
+// Which SIMD targets are built, in one place. Include before any Highway header.
+//
+// x86-64: SSE2 (the baseline, no FMA), AVX2 (with FMA), AVX3 (AVX-512 F/BW/CD/DQ/VL).
+// ARM: NEON and SVE in all of Highway's forms.
+// Left out, with the reason:
+//   SSSE3, SSE4                    like SSE2 they have no FMA and add only shuffles, for seconds of compile time each
+//   AVX3_DL, AVX3_ZEN4, AVX3_SPR   the kernels are f32 throughout, where these add no instruction to AVX3
+// HEADLANE_NATIVE_ONLY builds the best target of the compiler's -march alone: quick to compile, for development.
+#ifndef HEADLANE_SRC_KERNELS_TARGETS_H_
+#define HEADLANE_SRC_KERNELS_TARGETS_H_
+
+#if defined(HWY_DETECT_TARGETS_H_) || defined(HIGHWAY_HWY_DETECT_TARGETS_H_)
+#error "kernels/targets.h must come before Highway's headers"
+#endif
+
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR)
+
+#if defined(HEADLANE_NATIVE_ONLY)
+#define HWY_COMPILE_ONLY_STATIC
+#endif
+
+#if defined(__FAST_MATH__)
+#error "the canonical order of operations does not survive -ffast-math"
+#endif
+
+#include <cfloat>
+static_assert(FLT_EVAL_METHOD == 0, "float arithmetic must round to float");
+
+#endif  // HEADLANE_SRC_KERNELS_TARGETS_H_
