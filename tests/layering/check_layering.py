@@ -21,6 +21,8 @@ ALLOWED = {
     "plan": {"base", "mask", "kv", "kernels/kernel_api.h"},
     "exec": {"base", "mask", "kv", "plan", "kernels/kernel_api.h"},
     "linear": {"base", "kernels/kernel_api.h"},
+    "ops": {"base", "kernels/kernel_api.h"},
+    "ops": {"base", "kernels/kernel_api.h"},
     "decoder": set(),
     "reference": set(),
 }
