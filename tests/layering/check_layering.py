@@ -22,7 +22,6 @@ ALLOWED = {
     "exec": {"base", "mask", "kv", "plan", "kernels/kernel_api.h"},
     "linear": {"base", "kernels/kernel_api.h"},
     "ops": {"base", "kernels/kernel_api.h"},
-    "ops": {"base", "kernels/kernel_api.h"},
     "decoder": set(),
     "reference": set(),
 }
