@@ -3,11 +3,11 @@
 # The path of the model file for tests that need one; HEADLANE_MODEL in the environment of ctest overrides it.
 set(HEADLANE_MODEL "" CACHE FILEPATH "Model file for the tests labelled 'model'")
 
-# headlane_test(name SOURCES a_test.cc ... [LIBS headlane::reference ...] [TIMEOUT seconds] [MODEL])
+# headlane_test(name SOURCES a_test.cc ... [LIBS headlane::reference ...] [TIMEOUT seconds] [LABELS slow ...] [MODEL])
 # A GoogleTest program and one ctest entry of its name. It sees the library's inner headers as "base/...", "kv/...".
-# With MODEL the entry has the label `model`, and counts as skipped when its output has a line with "model test skipped".
+# Label `slow` keeps it out of the sanitizers' runs. With MODEL the entry has the label `model`, and counts as skipped when its output has a line with "model test skipped".
 function(headlane_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "MODEL" "TIMEOUT" "SOURCES;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MODEL" "TIMEOUT" "SOURCES;LIBS;LABELS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "headlane_test(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -22,11 +22,13 @@ function(headlane_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT_MODIFICATION "${headlane_test_environment}")
   if(arg_MODEL)
-    set_tests_properties(${name} PROPERTIES LABELS model SKIP_REGULAR_EXPRESSION "model test skipped")
+    list(APPEND arg_LABELS model)
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "model test skipped")
     if(HEADLANE_MODEL)
       set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT_MODIFICATION "HEADLANE_MODEL=set:${HEADLANE_MODEL}")
     endif()
   endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
 endfunction()
 
 # Busy-waiting threads stall each other for milliseconds on a loaded machine.

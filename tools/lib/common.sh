@@ -20,7 +20,6 @@ with_onednn() {
   esac
 }
 
-onednn_option() { if with_onednn; then echo "-DHEADLANE_WITH_ONEDNN=${HEADLANE_WITH_ONEDNN:-AUTO}"; else echo "-DHEADLANE_WITH_ONEDNN=OFF"; fi; }
 
 in_ci() {
   case "${CI:-}" in
