@@ -1,8 +1,9 @@
-// A block of aligned memory that nobody has touched yet, for the few large allocations of the library: the cache's pages, workspaces,
-// packed weights.
+// A block of aligned memory that nobody has touched yet, for the few large allocations of the library: the cache's
+// pages, workspaces, packed weights.
 //
-// Separate from std::vector and operator new because these blocks must report failure as a Status, must not be zeroed or touched by the
-// thread that creates them (the first to touch a page decides on which NUMA node it lies), and want huge pages.
+// Separate from std::vector and operator new because these blocks must report failure as a Status, must not be zeroed
+// or touched by the thread that creates them (the first to touch a page decides on which NUMA node it lies), and want
+// huge pages.
 #ifndef HEADLANE_SRC_BASE_ALIGNED_BUFFER_H_
 #define HEADLANE_SRC_BASE_ALIGNED_BUFFER_H_
 
@@ -22,10 +23,11 @@ class AlignedBuffer {
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
   ~AlignedBuffer();
 
-  // `bytes` >= 0 of memory aligned to at least 4096 bytes, and to kHugePageBytes with the advice to use huge pages when it is that large.
-  // Fresh from the system: reads as zeros until written, and takes memory only where written. Where the system allows it, a page that can't
-  // be accessed follows the last used one, so that running off the end is a fault and not a wrong number.
-  // `what` names the block in the error. Errors: ResourceExhausted (names what and bytes). bytes == 0: data() is null.
+  // `bytes` >= 0 of memory aligned to at least 4096 bytes, and to kHugePageBytes with the advice to use huge pages when
+  // it is that large. Fresh from the system: reads as zeros until written, and takes memory only where written. Where
+  // the system allows it, a page that can't be accessed follows the last used one, so that running off the end is a
+  // fault and not a wrong number. `what` names the block in the error. Errors: ResourceExhausted (names what and
+  // bytes). bytes == 0: data() is null.
   static Result<AlignedBuffer> Create(int64_t bytes, const char* what) noexcept;
 
   std::byte* data() noexcept { return data_; }

@@ -1,7 +1,8 @@
 // HEADLANE_DCHECK: states an invariant of the library itself, never a demand on user input (that gets a Status).
 //
-// It traps in debug builds and in builds with HEADLANE_ENABLE_DCHECK (the sanitizer presets), and is not evaluated elsewhere. It prints
-// nothing: the library has no business on an engine's stderr, and a debugger or sanitizer shows the place.
+// It traps in debug builds and in builds with HEADLANE_ENABLE_DCHECK (the sanitizer presets), and is not evaluated
+// elsewhere. It prints nothing: the library has no business on an engine's stderr, and a debugger or sanitizer shows
+// the place.
 #ifndef HEADLANE_SRC_BASE_CHECK_H_
 #define HEADLANE_SRC_BASE_CHECK_H_
 

@@ -1,7 +1,7 @@
 // The cache behind KVCache: keeps pool, sequences and tile marks in agreement, and turns rows into tiles and back.
 //
-// Separate from the public header so that planning and execution see pages and addresses, and users don't. Called by KVCache (kv_cache.cc), by
-// planning (CheckReadable, CopyPageIds) and by execution (addressing, flags).
+// Separate from the public header so that planning and execution see pages and addresses, and users don't. Called by
+// KVCache (kv_cache.cc), by planning (CheckReadable, CopyPageIds) and by execution (addressing, flags).
 #ifndef HEADLANE_SRC_KV_KV_CACHE_IMPL_H_
 #define HEADLANE_SRC_KV_KV_CACHE_IMPL_H_
 
@@ -19,6 +19,9 @@
 #include "kv/tile_marks.h"
 
 namespace headlane::internal {
+
+// The error of every call that names a sequence which does not live in the cache.
+Status NoSequence(SequenceId id) noexcept;
 
 class KVCacheImpl {
  public:
@@ -45,7 +48,8 @@ class KVCacheImpl {
   Status CheckReadable(SequenceId id, int64_t kv_len) const noexcept;
   int64_t PageTokens() const noexcept { return spec_.page_tokens; }
   int64_t TilesPerPage() const noexcept { return layout_.tiles_per_page; }
-  // The numbers of the sequence's first `num_pages` pages. Requires: CheckReadable is ok for a length that needs that many.
+  // The numbers of the sequence's first `num_pages` pages. Requires: CheckReadable is ok for a length that needs that
+  // many.
   void CopyPageIds(SequenceId id, int64_t num_pages, int32_t* out) const noexcept;
 
   // For execution. Page numbers are those of CopyPageIds; nothing is checked.
@@ -63,8 +67,8 @@ class KVCacheImpl {
     return marks_.flags().Tiles(layer, page, kv_head);
   }
 
-  // For tests: fills every byte that holds no token's data with 0xFF, a NaN in every float type: free pages, and tiles without a written
-  // slot. Const, because nothing that a caller may rely on changes. Touches the whole pool.
+  // For tests: fills every byte that holds no token's data with 0xFF, a NaN in every float type: free pages, and tiles
+  // without a written slot. Const, because nothing that a caller may rely on changes. Touches the whole pool.
   void PoisonUnusedForTesting() const noexcept;
 
  private:
@@ -75,8 +79,13 @@ class KVCacheImpl {
   Status CheckRows(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
                    int64_t batch) const noexcept;
   // Requires: checked.
-  void WriteRows(const Sequence& sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v, int64_t begin,
-                 int64_t batch) noexcept;
+  void WriteRows(const Sequence& sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
+                 int64_t begin, int64_t batch) noexcept;
+  // Ok when the first n tokens behind the committed length are written in every layer. Requires: n <= reserved. Errors:
+  // FailedPrecondition.
+  Status CheckWritten(SequenceId id, const Sequence& sequence, int64_t n) const noexcept;
+  // Marks tokens from `first` on as not written, in the pages that the sequence holds.
+  void Forget(const Sequence& sequence, int64_t first) noexcept;
   // Drops the reservation and everything behind `length`.
   void Shrink(Sequence* sequence, int64_t length) noexcept;
 

@@ -1,14 +1,14 @@
 // Where a token's keys and values stand in the cache's memory: arithmetic only, no memory and no state.
 //
-// Separate from the pool and the sequences so that the whole layout can be tested on numbers, and so that planning and kernels' callers can
-// compute addresses without knowing sequences. Called by the cache, by planning and by execution.
+// Separate from the pool and the sequences so that the whole layout can be tested on numbers, and so that planning and
+// kernels' callers can compute addresses without knowing sequences. Called by the cache, by planning and by execution.
 //
 //   pool   [num_layers][total_pages] pages of one layer
 //   page   [num_kv_heads] heads
 //   head   [tiles_per_page] K tiles, then [tiles_per_page] V tiles
 //   K tile [qk_dim][16 keys]        V tile [ceil(v_dim / 16)][16 keys][16 features]        (f32)
-// Layers come first because one run of attention reads one layer: its pages then lie as densely as they can. K before V of the same
-// head, because a worker streams exactly these two.
+// Layers come first because one run of attention reads one layer: its pages then lie as densely as they can. K before V
+// of the same head, because a worker streams exactly these two.
 #ifndef HEADLANE_SRC_KV_LAYOUT_H_
 #define HEADLANE_SRC_KV_LAYOUT_H_
 
@@ -21,7 +21,9 @@
 
 namespace headlane::internal {
 
-// Refused beyond this: sequence numbers are generation * max_sequences + slot, which must not run out in a process's life.
+// Refused beyond these. Sequence numbers are generation * max_sequences + slot, which must not run out in a process's
+// life.
+inline constexpr int64_t kMaxPageTokens = 256;
 inline constexpr int64_t kMaxSequences = int64_t{1} << 20;
 
 struct KVLayout {
@@ -72,8 +74,9 @@ struct KVAddressing {
   }
 };
 
-// One byte per (layer, page, head, tile), 0 unless a value that is not finite was written into the tile's V since the tile was cleared.
-// While it is 0, a hidden key's V times the weight 0 adds nothing; otherwise hidden keys must be left out by selection.
+// One byte per (layer, page, head, tile), 0 unless a value that is not finite was written into the tile's V since the
+// tile was cleared. While it is 0, a hidden key's V times the weight 0 adds nothing; otherwise hidden keys must be left
+// out by selection.
 struct KVFlagAddressing {
   uint8_t* base = nullptr;
   int64_t layer_stride = 0;

@@ -1,7 +1,7 @@
 // The cache's memory and who holds which page of it.
 //
-// Separate from the sequences, which know tokens: the pool knows page numbers, a free list and holders. A page is the same number in every
-// layer. Called by KVCacheImpl only.
+// Separate from the sequences, which know tokens: the pool knows page numbers, a free list and holders. A page is the
+// same number in every layer. Called by KVCacheImpl only.
 #ifndef HEADLANE_SRC_KV_PAGE_POOL_H_
 #define HEADLANE_SRC_KV_PAGE_POOL_H_
 
@@ -25,8 +25,8 @@ class PagePool {
   int64_t free_pages() const noexcept { return num_free_; }
   int64_t used_pages() const noexcept { return total_pages_ - num_free_; }
 
-  // A page that nobody holds, held once from now on. The last one given back comes first: it is the likeliest to be in a CPU cache.
-  // Requires: free_pages() > 0.
+  // A page that nobody holds, held once from now on. The last one given back comes first: it is the likeliest to be in
+  // a CPU cache. Requires: free_pages() > 0.
   int32_t Take() noexcept;
 
   // One more holder. Requires: the page is held.

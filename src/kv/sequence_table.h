@@ -1,10 +1,12 @@
 // The sequences of a cache: which ids are alive, how long they are, and which pages they hold in which order.
 //
-// Separate from the pool, which knows no tokens, and from the cache, which keeps the two in agreement. Called by KVCacheImpl only.
+// Separate from the pool, which knows no tokens, and from the cache, which keeps the two in agreement. Called by
+// KVCacheImpl only.
 //
-// Every slot has a block table long enough for all pages of the pool. That is max_sequences * total_pages numbers of address space, but
-// memory is taken only where a table was ever filled: at most 4 bytes per page of the longest sequence that a slot has had, beside pages of
-// many kilobytes. In exchange a page is found in one load, and no operation has to find memory for a table that grows.
+// Every slot has a block table long enough for all pages of the pool. That is max_sequences * total_pages numbers of
+// address space, but memory is taken only where a table was ever filled: at most 4 bytes per page of the longest
+// sequence that a slot has had, beside pages of many kilobytes. In exchange a page is found in one load, and no
+// operation has to find memory for a table that grows.
 #ifndef HEADLANE_SRC_KV_SEQUENCE_TABLE_H_
 #define HEADLANE_SRC_KV_SEQUENCE_TABLE_H_
 
@@ -39,7 +41,8 @@ class SequenceTable {
   // The id is invalid from then on. Requires: it holds no pages.
   void Remove(Sequence* sequence) noexcept;
 
-  // The live sequence with this id, or null: an id is generation * max_sequences + slot, so that one comparison tells a stale one.
+  // The live sequence with this id, or null: an id is generation * max_sequences + slot, so that one comparison tells a
+  // stale one.
   Sequence* Find(SequenceId id) noexcept;
   const Sequence* Find(SequenceId id) const noexcept { return const_cast<SequenceTable*>(this)->Find(id); }
 

@@ -1,10 +1,11 @@
 // What is known about the contents of each tile: which slots hold tokens, and whether its V is all finite.
 //
-// Separate from the pages, so that the pages hold operands only and stay as dense as the kernels read them, and so that a page can be handed on
-// without touching its memory. Called by KVCacheImpl only; execution reads the flags through KVFlagAddressing.
+// Separate from the pages, so that the pages hold operands only and stay as dense as the kernels read them, and so that
+// a page can be handed on without touching its memory. Called by KVCacheImpl only; execution reads the flags through
+// KVFlagAddressing.
 //
-// A slot is written when its token was written in this layer, for all heads. A tile without written slots is *stale*: its memory is of an
-// earlier life, and whoever writes first into it clears it.
+// A slot is written when its token was written in this layer, for all heads. A tile without written slots is *stale*:
+// its memory is of an earlier life, and whoever writes first into it clears it.
 #ifndef HEADLANE_SRC_KV_TILE_MARKS_H_
 #define HEADLANE_SRC_KV_TILE_MARKS_H_
 
@@ -37,8 +38,8 @@ class TileMarks {
   const KVFlagAddressing& flags() const noexcept { return flags_; }
 
  private:
-  AlignedBuffer written_;    // [num_layers][total_pages][tiles_per_page] uint16_t
-  AlignedBuffer non_finite_; // [num_layers][total_pages][num_kv_heads][tiles_per_page] uint8_t
+  AlignedBuffer written_;     // [num_layers][total_pages][tiles_per_page] uint16_t
+  AlignedBuffer non_finite_;  // [num_layers][total_pages][num_kv_heads][tiles_per_page] uint8_t
   KVFlagAddressing flags_;
   int64_t num_layers_ = 0;
   int64_t total_pages_ = 0;
