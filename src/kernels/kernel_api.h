@@ -130,10 +130,11 @@ struct SoftmaxKernels {
   void (*reduce)(const ReduceArgs&) noexcept;
   void (*fold)(const FoldArgs&) noexcept;
   void (*finish)(const FinishArgs&) noexcept;
-  // For tests: y[i] = exp(x[i]) (x <= 0 or any sign), tanh, ln (x >= 0).
+  // y[i] = f(x[i]) over arrays of any length and alignment; exp_nonpositive for x <= 0 or NaN.
   void (*exp_nonpositive)(const float* x, int64_t n, float* y) noexcept;
   void (*exp)(const float* x, int64_t n, float* y) noexcept;
   void (*log)(const float* x, int64_t n, float* y) noexcept;
+  void (*tanh)(const float* x, int64_t n, float* y) noexcept;
 };
 
 struct ElementwiseKernels {

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.
 #include "hwy/highway.h"
+#include "kernels/dispatch.h"
 #include "kernels/micro_kernel-inl.h"
 #include "kernels/pack_tile-inl.h"
 #include "kernels/tables.h"
@@ -141,6 +142,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headlane::internal {
 HWY_EXPORT(KvF32Table);
-KvKernels KvF32() { return HWY_DYNAMIC_DISPATCH(KvF32Table)(); }
+KvKernels KvF32(int64_t target) { return HEADLANE_CALL_FOR_TARGET(KvF32Table, target); }
 }  // namespace headlane::internal
 #endif

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.
 #include "hwy/highway.h"
+#include "kernels/dispatch.h"
 #include "kernels/micro_kernel-inl.h"
 #include "kernels/tables.h"
 
@@ -58,6 +59,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headlane::internal {
 HWY_EXPORT(LinearF32Table);
-LinearF32Fn LinearF32() { return HWY_DYNAMIC_DISPATCH(LinearF32Table)(); }
+LinearF32Fn LinearF32(int64_t target) { return HEADLANE_CALL_FOR_TARGET(LinearF32Table, target); }
 }  // namespace headlane::internal
 #endif

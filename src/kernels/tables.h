@@ -1,16 +1,18 @@
-// The parts of a KernelTable, one per translation unit, for the active target.
+// The parts of a KernelTable, one per translation unit, for one of the targets that are built and that the machine has.
 #ifndef HEADLANE_SRC_KERNELS_TABLES_H_
 #define HEADLANE_SRC_KERNELS_TABLES_H_
+
+#include <cstdint>
 
 #include "kernels/kernel_api.h"
 
 namespace headlane::internal {
 
-KvKernels KvF32();
-SoftmaxKernels Softmax();
-ElementwiseKernels Elementwise();
+KvKernels KvF32(int64_t target);
+SoftmaxKernels Softmax(int64_t target);
+ElementwiseKernels Elementwise(int64_t target);
 using LinearF32Fn = void (*)(const LinearArgs&) noexcept;
-LinearF32Fn LinearF32();
+LinearF32Fn LinearF32(int64_t target);
 
 }  // namespace headlane::internal
 
