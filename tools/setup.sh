@@ -211,8 +211,9 @@ if [ ${#plain[@]} -gt 0 ]; then
   if ! $dry_run; then
     can_install "${plain[@]}" || update_lists
     if ! can_install "${plain[@]}" && [ -e $kPinFile ]; then
-      say "they do not fit beside the packages that came from $kNextRelease: taking them from there too"
-      apt_install -t $kNextRelease "${plain[@]}"
+      # clang's run-time libraries need 32-bit twins of libc and libgcc in the very version that oneDNN brought.
+      say "with, from $kNextRelease: libc6-i386 lib32stdc++6 lib32gcc-s1"
+      apt_install "${plain[@]}" libc6-i386/$kNextRelease lib32stdc++6/$kNextRelease lib32gcc-s1/$kNextRelease
     else
       apt_install "${plain[@]}"
     fi
@@ -224,7 +225,7 @@ if $unpack_libomp; then
     [ -n "$(candidate libomp-19-dev)" ] || update_lists
     rm -rf "$kLibompDir.new"
     mkdir -p "$kLibompDir.new"
-    (cd "$kLibompDir.new" && apt-get -q download libomp-19-dev libomp5-19 && for deb in ./*.deb; do dpkg -x "$deb" .; done)
+    (cd "$kLibompDir.new" && apt-get -q -o APT::Sandbox::User=root download libomp-19-dev libomp5-19 && for deb in ./*.deb; do dpkg -x "$deb" .; done)
     rm -f "$kLibompDir.new"/*.deb
     mv "$kLibompDir.new" "$kLibompDir"
   fi
