@@ -1,7 +1,7 @@
 // Prompts of instruct models: from a conversation to token ids.
 //
-// Separate from the tokenizer because it knows what the pieces of a turn are. Called by the tools for --chat. Model files
-// carry their template as a Jinja program; we don't run programs out of files, we recognise the one format ChatML
+// Separate from the tokenizer because it knows what the pieces of a turn are. Called by the tools for --chat. Model
+// files carry their template as a Jinja program; we don't run programs out of files, we recognise the one format ChatML
 // ("<|im_start|>role\n...<|im_end|>\n") and build it ourselves.
 #ifndef HEADLANE_SRC_DECODER_CHAT_H_
 #define HEADLANE_SRC_DECODER_CHAT_H_
@@ -35,8 +35,10 @@ class ChatFormat {
 
   // Ids of a conversation, ready for the assistant's turn. A conversation whose first message is no system message gets
   // the default one; an empty system message of the caller's own stays, empty. Contents are taken literally: control
-  // tokens spelled in them are plain characters, so the result equals the parsed template for every other content, and no
-  // content can end its turn. Errors: kInvalidArgument (no message, a role with other characters), and Encode's.
+  // tokens spelled in them are plain characters, so the result equals the parsed template for every other content, and
+  // no content can end its turn. Errors: kInvalidArgument (no message; a role with other characters; a content that
+  // spells
+  // <|im_start|> or <|im_end|> where the vocabulary has them as user-defined tokens), and Encode's.
   Result<std::vector<int32_t>> Encode(const Tokenizer& tokenizer, std::span<const ChatMessage> messages) const;
 
   // One user message, and optionally a system message (null: the default): what --chat and --system do.

@@ -1,15 +1,17 @@
 // Reader of GGUF files, versions 2 and 3, little-endian: metadata and tensor directory.
 //
-// It only looks at the file and never at the model: what keys and tensors mean is the tokenizer's and the model loader's
-// business. The file is untrusted. Nothing is copied out of it: strings, arrays and tensors are views into the bytes,
-// and what is allocated is a small record per key and per tensor, whose numbers are limited below; so that a damaged or
-// hostile file is refused in time linear in its header and with a few MiB of memory, whatever it claims.
+// It only looks at the file and never at the model: what keys and tensors mean is the tokenizer's and the model
+// loader's business. The file is untrusted. Nothing is copied out of it: strings, arrays and tensors are views into the
+// bytes, and what is allocated is a small record per key and per tensor, whose numbers are limited below; so that a
+// damaged or hostile file is refused in time linear in its header and with a few MiB of memory, whatever it claims.
 #ifndef HEADLANE_SRC_DECODER_GGUF_H_
 #define HEADLANE_SRC_DECODER_GGUF_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <iterator>
 #include <span>
 #include <string>
@@ -23,12 +25,12 @@
 namespace headlane {
 
 // Limits; a file beyond them is refused. Real files stay far below.
-inline constexpr uint64_t kGgufMaxEntries = 65536;            // metadata keys
-inline constexpr uint64_t kGgufMaxTensors = 65536;            // tensors
-inline constexpr uint64_t kGgufMaxKeyBytes = 65535;           // bytes of a key (the format's own limit)
-inline constexpr uint64_t kGgufMaxNameBytes = 255;            // bytes of a tensor name
-inline constexpr uint64_t kGgufMaxArrayLength = 1u << 24;     // elements of an array
-inline constexpr uint64_t kGgufMaxAlignment = 1u << 20;       // bytes; a power of two from 8 up
+inline constexpr uint64_t kGgufMaxEntries = 65536;         // metadata keys
+inline constexpr uint64_t kGgufMaxTensors = 65536;         // tensors
+inline constexpr uint64_t kGgufMaxKeyBytes = 65535;        // bytes of a key (the format's own limit)
+inline constexpr uint64_t kGgufMaxNameBytes = 255;         // bytes of a tensor name
+inline constexpr uint64_t kGgufMaxArrayLength = 1u << 24;  // elements of an array
+inline constexpr uint64_t kGgufMaxAlignment = 1u << 20;    // bytes; a power of two from 8 up
 inline constexpr int32_t kGgufMaxDims = 4;
 
 enum class GgufType : uint32_t {
@@ -54,9 +56,10 @@ const char* GgufTypeName(GgufType type) noexcept;
 struct GgufEntry {
   std::string_view key;
   GgufType type;
-  GgufType element_type;           // of an array; else the same as `type`
-  int64_t count;                   // elements of an array, else 1
-  std::span<const uint8_t> value;  // numbers: little-endian, unaligned. A string: its text. A string array: (u64 length, text)*.
+  GgufType element_type;  // of an array; else the same as `type`
+  int64_t count;          // elements of an array, else 1
+  std::span<const uint8_t>
+      value;  // numbers: little-endian, unaligned. A string: its text. A string array: (u64 length, text)*.
 };
 
 // Array of numbers in the file, at any alignment.
@@ -174,7 +177,8 @@ class GgufFile {
   Result<GgufTensor> GetTensor(std::string_view name, std::initializer_list<int64_t> dims) const noexcept;
 
  private:
-  Result<const GgufEntry*> Need(std::string_view key, GgufType type, GgufType element_type) const noexcept;
+  Status ReadHeader();
+  Result<const GgufEntry*> Need(std::string_view key) const noexcept;
 
   MappedFile file_;  // empty after Parse
   std::span<const uint8_t> bytes_;

@@ -10,12 +10,13 @@
 //   3. top-p: of those, in that order, the fewest whose weights add up to at least p times all of theirs; at least one.
 //      (Temperature first, so that p is a share of the probabilities one draws from.)
 //   4. u = uniform in [0, 1); the token drawn is the first whose running sum exceeds u times the sum.
-// Sums run in ascending id without top-k and top-p; else in the order of step 2 (the total that p refers to: ascending id
-// without top-k).
-// Generator: SplitMix64 (Steele, Lea, Flood 2014) from the seed, one draw a step; u = its upper 53 bits / 2^53.
+// Sums run in ascending id without top-k and top-p; else in the order of step 2 (the total that p refers to: ascending
+// id without top-k). Generator: SplitMix64 (Steele, Lea, Flood 2014) from the seed, one draw a step; u = its upper 53
+// bits / 2^53.
 #ifndef HEADLANE_SRC_DECODER_SAMPLER_H_
 #define HEADLANE_SRC_DECODER_SAMPLER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -37,8 +38,8 @@ Result<int32_t> GreedyToken(std::span<const float> logits) noexcept;
 
 class Sampler {
  public:
-  // Reserves what steps over `vocab_size` logits need. Errors: kInvalidArgument (an option or the size out of its range,
-  // naming it), kResourceExhausted (memory).
+  // Reserves what steps over `vocab_size` logits need. Errors: kInvalidArgument (an option or the size out of its
+  // range, naming it), kResourceExhausted (memory).
   static Result<Sampler> Create(int32_t vocab_size, const SamplerOptions& options);
 
   // The next token; advances the generator by one draw unless greedy. Errors: as GreedyToken, and kInvalidArgument when
@@ -54,14 +55,23 @@ class Sampler {
     int32_t id;
   };
 
+  struct Kept {
+    size_t count;
+    double sum;
+  };
+
   Sampler() = default;
-  Result<int32_t> Draw(std::span<const float> logits) noexcept;
+  // Not inlined: see DefaultFloatEnvironment in the source file.
+  [[gnu::noinline]] int32_t Draw(std::span<const float> logits, float greatest) noexcept;
+  Kept Keep(std::span<const float> logits, double total) noexcept;
+  template <typename IdAt>
+  int32_t Pick(size_t count, double target, IdAt id_at) const noexcept;
 
   SamplerOptions options_;
   int32_t vocab_size_ = 0;
   uint64_t state_ = 0;
-  std::vector<double> weights_;         // [vocab_size], by id
-  std::vector<Candidate> candidates_;   // [vocab_size], with top-k or top-p only
+  std::vector<double> weights_;        // [vocab_size], by id
+  std::vector<Candidate> candidates_;  // [vocab_size], with top-k or top-p only
 };
 
 }  // namespace headlane

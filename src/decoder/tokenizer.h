@@ -19,7 +19,13 @@
 namespace headlane {
 
 namespace decoder_internal {
-class TokenizerModel;
+struct TokenizerModel;
+
+// Where in a sequence decoding is: its beginning is special (BOS, a SentencePiece vocabulary's space prefix).
+struct DecodeState {
+  bool at_start = true;
+  bool saw_bos = false;
+};
 }  // namespace decoder_internal
 
 inline constexpr int64_t kMaxVocabulary = 1 << 20;  // tokens; also the limit of merges. Larger files are refused.
@@ -37,6 +43,8 @@ struct EncodeOptions {
   // text from elsewhere can't end a turn. User-defined tokens are recognised in both cases.
   bool parse_special = false;
   BosMode bos = BosMode::kModel;
+  // The text continues a sequence that began elsewhere: no BOS, whatever `bos` says, and no space prefix.
+  bool continuation = false;
   // A byte-level vocabulary may lack a token for some byte (the default model's lacks 0x04 and 20 more). Such a byte is
   // an error, or is left out.
   bool drop_unencodable = false;
@@ -58,8 +66,9 @@ class Tokenizer {
   // (memory; a text of 2 GiB and more).
   Result<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // Bytes of a whole sequence: the inverse of Encode, without a BOS in front. Control tokens give their spelling, or
-  // nothing with `skip_control`. Errors: kOutOfRange (id, naming its index and the vocabulary's size).
+  // Bytes of a whole sequence: the inverse of Encode, so without the BOS in front that BosMode::kModel puts there.
+  // Control tokens give their spelling, or nothing with `skip_control`. Errors: kOutOfRange (id, naming its index and
+  // the vocabulary's size).
   Result<std::string> Decode(std::span<const int32_t> ids, bool skip_control = false) const;
 
   int32_t vocab_size() const noexcept;
@@ -67,15 +76,15 @@ class Tokenizer {
   std::string_view TokenBytes(int32_t id) const noexcept;  // bytes it stands for; a control token's spelling
   bool IsControl(int32_t id) const noexcept;               // control and unknown tokens: no part of a text
   bool IsStop(int32_t id) const noexcept;                  // ends a generation: EOS, end of turn, end of text
-  // The token spelled like this exactly, control tokens included; kNoToken if there is none.
-  int32_t FindToken(std::string_view spelling) const noexcept;
+  // The token with exactly these TokenBytes, control tokens first; kNoToken if there is none.
+  int32_t FindToken(std::string_view bytes) const noexcept;
 
   int32_t bos_id() const noexcept;  // kNoToken if the file names none
   int32_t eos_id() const noexcept;
-  bool adds_bos() const noexcept;                              // what BosMode::kModel does
-  std::span<const int32_t> stop_ids() const noexcept;          // ascending
-  const char* model_name() const noexcept;                     // "gpt2" or "llama"
-  std::string_view pretokenizer_name() const noexcept;         // as in the file; empty if it names none
+  bool adds_bos() const noexcept;                       // what BosMode::kModel does
+  std::span<const int32_t> stop_ids() const noexcept;   // ascending
+  const char* model_name() const noexcept;              // "gpt2" or "llama"
+  std::string_view pretokenizer_name() const noexcept;  // as in the file; empty if it names none
 
  private:
   friend class TokenStream;
@@ -90,7 +99,7 @@ class TokenStream {
  public:
   struct Options {
     bool skip_control = false;
-    bool at_start = false;         // the first id begins the text (a SentencePiece vocabulary then drops its space prefix)
+    bool at_start = false;  // the first id begins the text (a SentencePiece vocabulary then drops its space prefix)
     bool replace_invalid = false;  // bytes that are no UTF-8 come as U+FFFD, so that all output is valid
   };
 
@@ -106,7 +115,7 @@ class TokenStream {
  private:
   const Tokenizer* tokenizer_;
   Options options_;
-  bool at_start_;
+  decoder_internal::DecodeState state_;
   std::string pending_;  // at most 3 bytes between calls
   std::string out_;
 };
