@@ -17,6 +17,8 @@ if(PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
+set(CMAKE_CXX_EXTENSIONS OFF)  # -std=c++20
+
 # Link-time optimisation could contract or reorder arithmetic across the borders that the numerics rely on.
 set(CMAKE_INTERPROCEDURAL_OPTIMIZATION OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
