@@ -1,0 +1,211 @@
+// AttentionPlan and the PlanImpl behind it: capacities, the copy of the sequences, and the counts of the summary.
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checked_math.h"
+#include "base/fp_environment.h"
+#include "kv/kv_cache_impl.h"
+#include "mask/interval.h"
+#include "plan/plan_impl.h"
+
+namespace headlane {
+namespace internal {
+namespace {
+
+using LL = long long;
+
+Status OutOfMemory(const char* what) { return MakeStatus(StatusCode::kResourceExhausted, "no memory for %s", what); }
+
+Status OverCapacity(const char* what, int64_t wanted, int64_t capacity) {
+  return MakeStatus(StatusCode::kResourceExhausted, "the batch has %s %lld, but the plan was made for %lld", what,
+                    static_cast<LL>(wanted), static_cast<LL>(capacity));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PlanImpl>> PlanImpl::Create(const AttentionSpec& spec, const KVCache* cache,
+                                                   std::span<const SequenceSpec> sequences,
+                                                   const PlanOptions& options) noexcept {
+  Problem problem;
+  HEADLANE_RETURN_IF_ERROR(ResolveProblem(spec, cache != nullptr, &problem));
+  if (cache != nullptr) HEADLANE_RETURN_IF_ERROR(CheckCacheSpec(problem, cache->spec()));
+  HEADLANE_RETURN_IF_ERROR(CheckOptions(options));
+  try {
+    std::unique_ptr<PlanImpl> plan(new PlanImpl);
+    plan->kernels_ = &ActiveKernels();
+    plan->problem_ = problem;
+    if (cache != nullptr) plan->cache_spec_ = cache->spec();
+    // The limit is checked again with all fields; here it only keeps an absurd size from being allocated.
+    plan->scratch_.resize(std::min(sequences.size(), static_cast<size_t>(kMaxBatchSequences)));
+    BatchExtent extent;
+    HEADLANE_RETURN_IF_ERROR(plan->CheckBatch(cache, sequences, &extent));
+    HEADLANE_RETURN_IF_ERROR(plan->Reserve(cache, extent, options));
+    plan->Fill(cache, sequences);
+    return plan;
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  }
+  return OutOfMemory("a plan of these capacities");
+}
+
+Status PlanImpl::Update(const KVCache* cache, std::span<const SequenceSpec> sequences) noexcept {
+  if ((cache != nullptr) != problem_.from_cache) {
+    return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for %s, but is updated for %s",
+                      problem_.from_cache ? "a cache" : "plain tensors",
+                      cache != nullptr ? "a cache" : "plain tensors");
+  }
+  if (cache != nullptr) {
+    HEADLANE_RETURN_IF_ERROR(CheckCacheSpec(problem_, cache->spec()));
+    if (cache->spec().page_tokens != cache_spec_.page_tokens) {
+      return MakeStatus(StatusCode::kInvalidArgument,
+                        "the plan was made for pages of %lld tokens, but the cache's have %lld",
+                        static_cast<LL>(cache_spec_.page_tokens), static_cast<LL>(cache->spec().page_tokens));
+    }
+  }
+  // Before the fields: the scratch of their check has this size.
+  if (sequences.size() > static_cast<size_t>(capacity_.num_sequences)) {
+    return OverCapacity("a number of sequences of", static_cast<int64_t>(sequences.size()), capacity_.num_sequences);
+  }
+  BatchExtent extent;
+  HEADLANE_RETURN_IF_ERROR(CheckBatch(cache, sequences, &extent));
+  if (extent.num_q_tokens > capacity_.num_q_tokens) {
+    return OverCapacity("a number of query tokens of", extent.num_q_tokens, capacity_.num_q_tokens);
+  }
+  if (extent.max_kv_len > capacity_.max_kv_len) {
+    return OverCapacity("a largest kv_len of", extent.max_kv_len, capacity_.max_kv_len);
+  }
+  Fill(cache, sequences);
+  return OkStatus();
+}
+
+Status PlanImpl::CheckBatch(const KVCache* cache, std::span<const SequenceSpec> sequences,
+                            BatchExtent* extent) noexcept {
+  HEADLANE_RETURN_IF_ERROR(CheckSequences(problem_, sequences, scratch_, extent));
+  if (cache == nullptr) return OkStatus();
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const Status status = cache->impl().CheckReadable(sequences[i].cache_id, sequences[i].kv_len);
+    if (!status.ok()) return MakeStatus(status.code(), "sequences[%lld]: %s", static_cast<LL>(i), status.c_str());
+  }
+  return OkStatus();
+}
+
+Status PlanImpl::Reserve(const KVCache* cache, const BatchExtent& extent, const PlanOptions& options) {
+  HEADLANE_DCHECK(options.num_workers >= 1);
+  capacity_.num_sequences = std::max(extent.num_sequences, options.max_sequences);
+  capacity_.num_q_tokens = std::max(extent.num_q_tokens, options.max_q_tokens);
+  capacity_.max_kv_len = std::max(extent.max_kv_len, options.max_kv_len);
+  int64_t max_kv_len = capacity_.max_kv_len;
+  if (cache != nullptr) {
+    const KVCacheUsage usage = cache->usage();
+    max_kv_len = std::min(max_kv_len, usage.total_pages * cache->spec().page_tokens);
+    const int64_t pages_per_sequence = CeilDiv(max_kv_len, cache->spec().page_tokens);
+    if (!CheckedMul(pages_per_sequence, capacity_.num_sequences, &page_capacity_)) return OutOfMemory("page numbers");
+  }
+  limits_ = MakeWorkLimits(problem_, std::min(options.num_workers, kMaxWorkers), capacity_.num_sequences,
+                           capacity_.num_q_tokens, max_kv_len);
+  const WorkCapacity room = MakeWorkCapacity(problem_, limits_, capacity_.num_sequences, capacity_.num_q_tokens);
+  HEADLANE_RETURN_IF_ERROR(MakeWorkspaceLayout(problem_, limits_, room, &layout_));
+
+  const auto size = [](int64_t n) { return static_cast<size_t>(n); };
+  sequences_.reserve(size(capacity_.num_sequences));
+  scratch_.resize(size(capacity_.num_sequences));
+  page_begin_.reserve(size(capacity_.num_sequences));
+  pages_.reserve(size(page_capacity_));
+  work_.blocks.reserve(size(room.num_blocks));
+  work_.items.reserve(size(room.num_items));
+  work_.counters.reserve(size(room.num_counters));
+  return OkStatus();
+}
+
+void PlanImpl::Fill(const KVCache* cache, std::span<const SequenceSpec> sequences) {
+  sequences_.assign(sequences.begin(), sequences.end());
+  reach_ = BatchReach();
+  num_rows_ = 0;
+  double pairs = 0;
+  double keys = 0;
+  for (const SequenceSpec& s : sequences) {
+    if (s.q_len > 0) reach_.q_batch = std::max(reach_.q_batch, s.batch + 1);
+    reach_.q_tokens = std::max(reach_.q_tokens, s.q_begin + s.q_len);
+    if (!problem_.from_cache) {
+      if (s.kv_len > 0) reach_.kv_batch = std::max(reach_.kv_batch, s.batch + 1);
+      reach_.kv_tokens = std::max(reach_.kv_tokens, s.kv_begin + s.kv_len);
+    }
+    num_rows_ += s.q_len * problem_.num_q_heads;
+    pairs += VisiblePairs(problem_.mask, s.q_len, s.kv_len);
+    keys += static_cast<double>(VisibleHull(problem_.mask, s.q_len, s.kv_len, 0, s.q_len).size());
+  }
+  const double width = static_cast<double>(problem_.qk_dim + problem_.v_dim);
+  flops_ = 2 * pairs * static_cast<double>(problem_.num_q_heads) * width;
+  kv_bytes_ = problem_.num_q_heads == 0
+                  ? 0
+                  : keys * static_cast<double>(problem_.num_kv_heads) * width * static_cast<double>(sizeof(float));
+
+  page_begin_.clear();
+  pages_.clear();
+  if (cache != nullptr) {
+    for (const SequenceSpec& s : sequences) {
+      const int64_t num_pages = CeilDiv(s.kv_len, cache_spec_.page_tokens);
+      const size_t begin = pages_.size();
+      HEADLANE_DCHECK(static_cast<int64_t>(begin) + num_pages <= page_capacity_);
+      page_begin_.push_back(static_cast<int64_t>(begin));
+      pages_.resize(begin + static_cast<size_t>(num_pages));
+      cache->impl().CopyPageIds(s.cache_id, num_pages, pages_.data() + begin);
+    }
+    for (const int32_t page : pages_) reach_.max_page = std::max(reach_.max_page, page);
+  }
+
+#if HEADLANE_DCHECK_IS_ON
+  const size_t room[] = {work_.blocks.capacity(), work_.items.capacity(), work_.counters.capacity()};
+#endif
+  BuildWork(problem_, sequences_, limits_, &work_);
+#if HEADLANE_DCHECK_IS_ON
+  // Nothing has grown: Update allocates nothing.
+  HEADLANE_DCHECK(room[0] == work_.blocks.capacity());
+  HEADLANE_DCHECK(room[1] == work_.items.capacity());
+  HEADLANE_DCHECK(room[2] == work_.counters.capacity());
+#endif
+}
+
+PlanSummary PlanImpl::summary() const noexcept {
+  PlanSummary summary;
+  summary.target = kernels_->target;
+  const int64_t num_blocks = static_cast<int64_t>(work_.blocks.size());
+  summary.kernel = num_blocks == 0                         ? "none"
+                   : work_.num_decode_blocks == num_blocks ? "decode"
+                   : work_.num_decode_blocks == 0          ? "tile"
+                                                           : "decode+tile";
+  summary.num_items = static_cast<int64_t>(work_.items.size());
+  summary.num_splits = work_.num_items_of_cut_blocks;
+  summary.num_rows = num_rows_;
+  summary.flops = flops_;
+  summary.kv_bytes = kv_bytes_;
+  summary.workspace_bytes = static_cast<size_t>(layout_.bytes);
+  return summary;
+}
+
+}  // namespace internal
+
+AttentionPlan::AttentionPlan(std::unique_ptr<internal::PlanImpl> impl) noexcept : impl_(std::move(impl)) {}
+AttentionPlan::AttentionPlan(AttentionPlan&&) noexcept = default;
+AttentionPlan& AttentionPlan::operator=(AttentionPlan&&) noexcept = default;
+AttentionPlan::~AttentionPlan() = default;
+
+Status AttentionPlan::Update(std::span<const SequenceSpec> sequences) noexcept {
+  Status status;
+  internal::InDefaultFpEnvironment([&] { status = impl_->Update(nullptr, sequences); });
+  return status;
+}
+
+Status AttentionPlan::Update(const KVCache& cache, std::span<const SequenceSpec> sequences) noexcept {
+  Status status;
+  internal::InDefaultFpEnvironment([&] { status = impl_->Update(&cache, sequences); });
+  return status;
+}
+
+size_t AttentionPlan::workspace_bytes() const noexcept { return static_cast<size_t>(impl_->layout().bytes); }
+PlanSummary AttentionPlan::summary() const noexcept { return impl_->summary(); }
+
+}  // namespace headlane

@@ -1,0 +1,57 @@
+// The shape of an attention problem once it has been checked: what planning and execution need to know of a spec, with
+// nothing optional left.
+//
+// Separate from AttentionSpec so that defaults, divisions and roundings are made once, at plan time, and not in every
+// run.
+#ifndef HEADLANE_SRC_PLAN_PROBLEM_H_
+#define HEADLANE_SRC_PLAN_PROBLEM_H_
+
+#include <cstdint>
+
+#include "base/blocking.h"
+#include "headlane/attention.h"
+#include "headlane/mask.h"
+
+namespace headlane::internal {
+
+// Refused beyond these, long before a product of two of them could overflow.
+inline constexpr int64_t kMaxHeads = int64_t{1} << 20;
+inline constexpr int64_t kMaxDim = int64_t{1} << 20;
+inline constexpr int64_t kMaxBatchSequences = int64_t{1} << 20;
+inline constexpr int64_t kMaxKvLen = int64_t{1} << 40;      // keys of one sequence
+inline constexpr int64_t kMaxQueryRows = int64_t{1} << 30;  // tokens times query heads of one call
+inline constexpr int kMaxWorkers = 4096;                    // more are taken as this many
+
+struct Problem {
+  int64_t num_q_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t group = 0;  // query heads per KV head; 0 when there are no KV heads
+  int64_t qk_dim = 0;
+  int64_t v_dim = 0;
+  float scale = 1;
+  Mask mask;
+  bool from_cache = false;
+
+  int64_t num_stripes = 0;  // ceil(v_dim / 16)
+  int64_t q_pitch = 0;      // floats per row of scaled queries
+  int64_t o_pitch = 0;      // floats per row of an output accumulator: num_stripes * 16
+
+  // Query rows of one sequence and one KV head: row r is token r / group, head r % group of the KV head's group. Tokens
+  // come first so that the visible intervals of consecutive rows never fall.
+  int64_t RowsPerKvHead(int64_t q_len) const { return q_len * group; }
+};
+
+// Rows a kernel call works on: their scores and queries stay in the L1 cache while a block of keys passes by. A
+// multiple of the row counts of the micro-kernels (6, 8, 12).
+inline constexpr int64_t kSubRows = 24;
+// Up to so many rows, all query rows of a KV head share one pass over the keys, and a call works on all of them: the
+// time is that of reading K and V, and a second sub-block would read them twice.
+inline constexpr int64_t kDecodeRows = 32;
+
+// Rows of a block of the tile path: so many that their queries, two accumulators and one block of keys fit an L2 cache
+// of 512 KB.
+int64_t TileRows(int64_t qk_dim, int64_t v_dim) noexcept;
+
+}  // namespace headlane::internal
+
+#endif  // HEADLANE_SRC_PLAN_PROBLEM_H_
