@@ -42,14 +42,14 @@ inline constexpr int kNumRegisters = 16;
 // leave room for the columns of b and one broadcast of a.
 inline constexpr int kMaxRows = 6;
 
-// nr in vectors. A block needs rows * cols accumulators and the shorter side once more, plus one: few rows leave room for more
-// columns, which is what hides the FMA latency then. A power of two, so that tails are halves.
+// nr in vectors: how many columns fit beside the rows. A block needs rows * cols accumulators, the shorter side once more, and one register
+// for the longer side. Few rows leave room for more columns, which is what hides the latency of the FMAs then. 8 at most: more
+// streams than that confuse the hardware's prefetchers.
 constexpr int MaxCols(int rows) {
-  int best = 1;
-  for (int cols = 2; cols <= 8; cols *= 2) {
-    if (rows * cols + std::min(rows, cols) + 1 <= kNumRegisters) best = cols;
-  }
-  return best;
+  int cols = 1;
+  while (cols < 8 && rows * (cols + 1) + std::min(rows, cols + 1) + 1 <= kNumRegisters) ++cols;
+  // One tile's vectors or a multiple where that is close, so that tails are rare.
+  return cols >= 8 ? 8 : cols >= 6 ? 6 : cols >= 4 ? 4 : cols;
 }
 
 // Splits `rows` into groups of at most kMaxRows that differ by one row at most: 8 rows are 4 + 4, never 6 + 2. Two rows alone would
@@ -81,6 +81,13 @@ HWY_INLINE void WithRows(int64_t n, const F& f) {
 
 // Columns per tile, for prefetching one line a tile. On SVE of unknown length the least: a line may be asked for twice.
 inline constexpr int kPrefetchStep = static_cast<int>(kTileKeys / hn::MaxLanes(DF()));
+
+// Compilers fold a load into each FMA that uses it and so load b once per row; two loads a cycle are then the limit and not the FMAs.
+HWY_INLINE void KeepInRegister([[maybe_unused]] VF& v) {
+#if HWY_ARCH_X86 && !HWY_COMPILER_MSVC
+  asm("" : "+v"(v.raw));
+#endif
+}
 
 // Brings a line into L2 and no closer: it is used a block (64 KiB of keys at 128 features) later, after L1 has been through twice.
 HWY_INLINE void PrefetchLine(const char* line) { __builtin_prefetch(line, 0, 2); }
@@ -144,7 +151,8 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
   if constexpr (r < kRows) acc##r##c = hn::MulAdd(av##r, bv, acc##r##c);
 #define HEADLANE_FMA_COL_(unused, c)                    \
   if constexpr (c < kCols) {                            \
-    const VF bv = hn::Load(d, b##c + k * kTileKeys);    \
+    VF bv = hn::Load(d, b##c + k * kTileKeys);          \
+    KeepInRegister(bv);                                 \
     HEADLANE_FMA_BY_COL_(c, 0)                          \
     HEADLANE_FMA_BY_COL_(c, 1)                          \
     HEADLANE_FMA_BY_COL_(c, 2)                          \
@@ -183,9 +191,13 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
 // Runs the micro-kernel over columns [col, end) for one group of rows; `make.IO<kCols>(row0, col)` gives its io.
 template <int kRows, int kCols, class Make>
 HWY_INLINE void ColumnsFrom(int64_t row0, int64_t col, int64_t end, int64_t num_segments, int64_t k_len, const Make& make) {
-  for (; col + kCols <= end; col += kCols) MicroKernel<kRows, kCols, Make::kPrefetch>(make.template IO<kCols>(row0, col), num_segments, k_len);
+  // Two columns are left for a last pair rather than one alone, which would have too few chains.
+  constexpr int kLeave = kCols == 3 ? 1 : 0;
+  for (; col + kCols + kLeave <= end || col + kCols == end; col += kCols) {
+    MicroKernel<kRows, kCols, Make::kPrefetch>(make.template IO<kCols>(row0, col), num_segments, k_len);
+  }
   if constexpr (kCols > 1) {
-    if (col < end) ColumnsFrom<kRows, kCols / 2>(row0, col, end, num_segments, k_len, make);
+    if (col < end) ColumnsFrom<kRows, kCols == 3 ? 2 : kCols / 2>(row0, col, end, num_segments, k_len, make);
   }
 }
 
