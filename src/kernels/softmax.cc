@@ -72,21 +72,48 @@ void MarkLive(const float* HWY_RESTRICT s, int64_t num_tiles, uint16_t* HWY_REST
   }
 }
 
-// s = e^(s - m), added to l by lane.
+// s[i], s[i + 16], ... become e^(s - shift) and are added to l, for the lanes of two vectors at a time: two independent chains.
+template <bool kSameLanes>
+HWY_INLINE void WeightsOfTwo(float* HWY_RESTRICT s, int64_t num_keys, VF shift, VF factor, float* HWY_RESTRICT l) {
+  const DF d;
+  const int64_t lanes = NumLanes();
+  // Where the second vector's keys are: beside the first's, or in the next tile if a vector has all 16 lanes.
+  const int64_t second = kSameLanes ? kTileKeys : lanes;
+  const int64_t step = kSameLanes ? 2 * kTileKeys : kTileKeys;
+  VF sum0 = hn::Mul(hn::Load(d, l), factor);
+  VF sum1 = kSameLanes ? hn::Zero(d) : hn::Mul(hn::Load(d, l + lanes), factor);
+  int64_t i = 0;
+  for (; i + step <= num_keys; i += step) {
+    const VF w0 = ExpNonPositive(d, hn::Sub(hn::Load(d, s + i), shift));
+    const VF w1 = ExpNonPositive(d, hn::Sub(hn::Load(d, s + i + second), shift));
+    hn::Store(w0, d, s + i);
+    hn::Store(w1, d, s + i + second);
+    sum0 = hn::Add(sum0, w0);
+    if constexpr (kSameLanes) {
+      sum0 = hn::Add(sum0, w1);
+    } else {
+      sum1 = hn::Add(sum1, w1);
+    }
+  }
+  if (kSameLanes && i < num_keys) {
+    const VF w0 = ExpNonPositive(d, hn::Sub(hn::Load(d, s + i), shift));
+    hn::Store(w0, d, s + i);
+    sum0 = hn::Add(sum0, w0);
+  }
+  hn::Store(sum0, d, l);
+  if constexpr (!kSameLanes) hn::Store(sum1, d, l + lanes);
+}
+
+// s = e^(s - m), added to l by lane in ascending order of keys.
 HWY_INLINE void Weights(float* HWY_RESTRICT s, int64_t num_keys, float m, float c, float* HWY_RESTRICT l) {
   const DF d;
   const int64_t lanes = NumLanes();
   // A row that has seen nothing: all its scores are -inf (or NaN), any finite number serves.
   const VF shift = hn::Set(d, m == -kInfinity ? 0.0f : m);
   const VF factor = hn::Set(d, c);
-  for (int64_t lane = 0; lane < kTileKeys; lane += lanes) {
-    VF sum = hn::Mul(hn::Load(d, l + lane), factor);
-    for (int64_t i = lane; i < num_keys; i += kTileKeys) {
-      const VF w = ExpNonPositive(d, hn::Sub(hn::Load(d, s + i), shift));
-      hn::Store(w, d, s + i);
-      sum = hn::Add(sum, w);
-    }
-    hn::Store(sum, d, l + lane);
+  if (lanes == kTileKeys) return WeightsOfTwo<true>(s, num_keys, shift, factor, l);
+  for (int64_t lane = 0; lane < kTileKeys; lane += 2 * lanes) {
+    WeightsOfTwo<false>(s + lane, num_keys, shift, factor, l + lane);
   }
 }
 
