@@ -1,0 +1,136 @@
+#include "exec/check_args.h"
+
+#include "base/view_check.h"
+#include "kv/kv_cache_impl.h"
+
+namespace headlane::internal {
+namespace {
+
+using LL = long long;
+
+Status Mismatch(const char* tensor, const char* field, int64_t value, int64_t wanted) {
+  return MakeStatus(StatusCode::kInvalidArgument, "%s.%s is %lld, but the plan's is %lld", tensor, field,
+                    static_cast<LL>(value), static_cast<LL>(wanted));
+}
+
+template <typename View>
+Status CheckShape(const char* name, const View& view, int64_t num_heads, int64_t dim) {
+  if (view.dtype != DType::kF32) {
+    return MakeStatus(StatusCode::kUnsupported, "%s is %s, but attention works on f32", name, DTypeName(view.dtype));
+  }
+  if (view.num_heads != num_heads) return Mismatch(name, "num_heads", view.num_heads, num_heads);
+  if (view.dim != dim) return Mismatch(name, "dim", view.dim, dim);
+  return CheckView(name, view);
+}
+
+// The part of a tensor that a sequence names.
+struct Range {
+  int64_t batch;
+  int64_t begin;
+  int64_t len;
+};
+Range QueryRange(const SequenceSpec& s) { return {s.batch, s.q_begin, s.q_len}; }
+Range KeyRange(const SequenceSpec& s) { return {s.batch, s.kv_begin, s.kv_len}; }
+
+// Names the first sequence that reaches past the tensor. Requires: there is one.
+Status ReachError(const PlanImpl& plan, const char* name, int64_t num_batch, int64_t num_tokens,
+                  Range (*range_of)(const SequenceSpec&)) {
+  int64_t index = 0;
+  for (const SequenceSpec& sequence : plan.sequences()) {
+    const Range range = range_of(sequence);
+    if (range.len > 0 && range.batch >= num_batch) {
+      return MakeStatus(StatusCode::kOutOfRange, "sequences[%lld] is in batch entry %lld of %s, which has %lld",
+                        static_cast<LL>(index), static_cast<LL>(range.batch), name, static_cast<LL>(num_batch));
+    }
+    if (range.begin + range.len > num_tokens) {
+      return MakeStatus(StatusCode::kOutOfRange,
+                        "sequences[%lld] reaches to token %lld of %s, which has %lld (%lld from %lld on)",
+                        static_cast<LL>(index), static_cast<LL>(range.begin + range.len), name,
+                        static_cast<LL>(num_tokens), static_cast<LL>(range.len), static_cast<LL>(range.begin));
+    }
+    ++index;
+  }
+  return MakeStatus(StatusCode::kInternal, "no sequence reaches past %s", name);
+}
+
+template <typename View>
+Status CheckQuerySide(const PlanImpl& plan, const char* name, const View& view, int64_t dim) {
+  HEADLANE_RETURN_IF_ERROR(CheckShape(name, view, plan.problem().num_q_heads, dim));
+  if (view.num_batch < plan.reach().q_batch || view.num_tokens < plan.reach().q_tokens) {
+    return ReachError(plan, name, view.num_batch, view.num_tokens, &QueryRange);
+  }
+  return OkStatus();
+}
+
+Status CheckKeySide(const PlanImpl& plan, const char* name, const ConstTensorView& view, int64_t dim) {
+  HEADLANE_RETURN_IF_ERROR(CheckShape(name, view, plan.problem().num_kv_heads, dim));
+  if (view.num_batch < plan.reach().kv_batch || view.num_tokens < plan.reach().kv_tokens) {
+    return ReachError(plan, name, view.num_batch, view.num_tokens, &KeyRange);
+  }
+  return OkStatus();
+}
+
+Status CheckLse(const PlanImpl& plan, const AttentionArgs& args) {
+  if (args.lse.data == nullptr) return OkStatus();
+  TensorView view;
+  view.data = args.lse.data;
+  view.num_batch = args.out.num_batch;
+  view.num_tokens = args.out.num_tokens;
+  view.num_heads = plan.problem().num_q_heads;
+  view.dim = 1;
+  view.batch_stride = args.lse.batch_stride;
+  view.token_stride = args.lse.token_stride;
+  view.head_stride = args.lse.head_stride;
+  return CheckView("lse", view);
+}
+
+Status CheckCache(const PlanImpl& plan, const AttentionArgs& args) {
+  if (args.cache == nullptr) {
+    return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for a cache, but args.cache is null");
+  }
+  const KVCacheSpec& planned = plan.cache_spec();
+  const KVCacheSpec& given = args.cache->spec();
+  if (given.num_kv_heads != planned.num_kv_heads) {
+    return Mismatch("args.cache", "num_kv_heads", given.num_kv_heads, planned.num_kv_heads);
+  }
+  if (given.qk_dim != planned.qk_dim) return Mismatch("args.cache", "qk_dim", given.qk_dim, planned.qk_dim);
+  if (given.v_dim != planned.v_dim) return Mismatch("args.cache", "v_dim", given.v_dim, planned.v_dim);
+  if (given.page_tokens != planned.page_tokens) {
+    return Mismatch("args.cache", "page_tokens", given.page_tokens, planned.page_tokens);
+  }
+  if (given.k_dtype != planned.k_dtype || given.v_dtype != planned.v_dtype) {
+    return MakeStatus(StatusCode::kInvalidArgument, "args.cache holds %s and %s, but the plan's cache %s and %s",
+                      DTypeName(given.k_dtype), DTypeName(given.v_dtype), DTypeName(planned.k_dtype),
+                      DTypeName(planned.v_dtype));
+  }
+  const int64_t total_pages = args.cache->impl().layout().total_pages;
+  if (plan.reach().max_page >= total_pages) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "the plan reads page %lld, but args.cache has %lld: it is another cache",
+                      static_cast<LL>(plan.reach().max_page), static_cast<LL>(total_pages));
+  }
+  if (args.layer < 0 || args.layer >= given.num_layers) {
+    return MakeStatus(StatusCode::kOutOfRange, "args.layer is %lld, but the cache has %lld layers",
+                      static_cast<LL>(args.layer), static_cast<LL>(given.num_layers));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckArgs(const PlanImpl& plan, const AttentionArgs& args) noexcept {
+  const Problem& problem = plan.problem();
+  if (plan.work().blocks.empty()) return OkStatus();  // no query rows
+  HEADLANE_RETURN_IF_ERROR(CheckQuerySide(plan, "q", args.q, problem.qk_dim));
+  HEADLANE_RETURN_IF_ERROR(CheckQuerySide(plan, "out", args.out, problem.v_dim));
+  HEADLANE_RETURN_IF_ERROR(CheckLse(plan, args));
+  if (problem.from_cache) return CheckCache(plan, args);
+  if (args.cache != nullptr) {
+    return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for plain tensors, but args.cache is set");
+  }
+  if (plan.reach().kv_batch == 0) return OkStatus();  // no keys
+  HEADLANE_RETURN_IF_ERROR(CheckKeySide(plan, "k", args.k, problem.qk_dim));
+  return CheckKeySide(plan, "v", args.v, problem.v_dim);
+}
+
+}  // namespace headlane::internal
