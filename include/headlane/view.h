@@ -25,7 +25,7 @@ struct ConstTensorView {
   int64_t dim_stride = 1;
 };
 
-// The same, to be written.
+// The same, to be written. Serves wherever a tensor is only read, too.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -37,6 +37,10 @@ struct TensorView {
   int64_t token_stride = 0;
   int64_t head_stride = 0;
   int64_t dim_stride = 1;
+
+  operator ConstTensorView() const {  // NOLINT(google-explicit-constructor)
+    return {data, dtype, num_batch, num_tokens, num_heads, dim, batch_stride, token_stride, head_stride, dim_stride};
+  }
 };
 
 // Dense [tokens, heads, dim] of f32, batch of 1: what linear layers produce, and a packed batch of sequences.
