@@ -3,6 +3,7 @@
 
 #include <cinttypes>
 
+#include "base/fp_environment.h"
 #include "base/view_check.h"
 #include "kernels/kernel_api.h"
 #include "ops/rope_frequencies.h"
@@ -10,25 +11,37 @@
 namespace headlane {
 
 using internal::ActiveKernels;
+using internal::InDefaultFpEnvironment;
 
 void RmsNorm(const float* x, int64_t x_stride, const float* weight, float epsilon, int64_t rows, int64_t n, float* y,
              int64_t y_stride) noexcept {
   const auto kernel = ActiveKernels().elementwise.rms_norm;
-  for (int64_t row = 0; row < rows; ++row) kernel(x + row * x_stride, weight, epsilon, n, y + row * y_stride);
+  InDefaultFpEnvironment([=] {
+    for (int64_t row = 0; row < rows; ++row) kernel(x + row * x_stride, weight, epsilon, n, y + row * y_stride);
+  });
 }
 
 void SiluMul(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride, int64_t rows, int64_t n, float* y,
              int64_t y_stride) noexcept {
   const auto kernel = ActiveKernels().elementwise.silu_mul;
-  for (int64_t row = 0; row < rows; ++row) kernel(gate + row * gate_stride, up + row * up_stride, n, y + row * y_stride);
+  InDefaultFpEnvironment([=] {
+    for (int64_t row = 0; row < rows; ++row) kernel(gate + row * gate_stride, up + row * up_stride, n, y + row * y_stride);
+  });
 }
 
 void AddTo(const float* x, int64_t x_stride, int64_t rows, int64_t n, float* y, int64_t y_stride) noexcept {
   const auto kernel = ActiveKernels().elementwise.add;
-  for (int64_t row = 0; row < rows; ++row) kernel(x + row * x_stride, n, y + row * y_stride);
+  InDefaultFpEnvironment([=] {
+    for (int64_t row = 0; row < rows; ++row) kernel(x + row * x_stride, n, y + row * y_stride);
+  });
 }
 
-float LogSumExp(const float* x, int64_t n) noexcept { return ActiveKernels().elementwise.log_sum_exp(x, n); }
+float LogSumExp(const float* x, int64_t n) noexcept {
+  const auto kernel = ActiveKernels().elementwise.log_sum_exp;
+  float result = 0.0f;
+  InDefaultFpEnvironment([&] { result = kernel(x, n); });
+  return result;
+}
 
 Status ApplyRope(const RopeSpec& spec, const float* cos, const float* sin, const TensorView& x) noexcept {
   HEADLANE_RETURN_IF_ERROR(internal::CheckRopeSpec(spec));
@@ -51,12 +64,14 @@ Status ApplyRope(const RopeSpec& spec, const float* cos, const float* sin, const
   const int64_t pair_stride = is_adjacent ? 2 * x.dim_stride : x.dim_stride;
   const int64_t odd_offset = is_adjacent ? x.dim_stride : num_pairs * x.dim_stride;
   const auto kernel = ActiveKernels().elementwise.rope;
-  for (int64_t token = 0; token < x.num_tokens; ++token) {
-    for (int64_t head = 0; head < x.num_heads; ++head) {
-      float* even = static_cast<float*>(x.data) + token * x.token_stride + head * x.head_stride;
-      kernel(even, even + odd_offset, pair_stride, cos + token * num_pairs, sin + token * num_pairs, num_pairs);
+  InDefaultFpEnvironment([&] {
+    for (int64_t token = 0; token < x.num_tokens; ++token) {
+      for (int64_t head = 0; head < x.num_heads; ++head) {
+        float* even = static_cast<float*>(x.data) + token * x.token_stride + head * x.head_stride;
+        kernel(even, even + odd_offset, pair_stride, cos + token * num_pairs, sin + token * num_pairs, num_pairs);
+      }
     }
-  }
+  });
   return OkStatus();
 }
 

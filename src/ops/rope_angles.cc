@@ -1,6 +1,7 @@
 // RopeAngles of ops.h: sine and cosine of position * frequency.
 #include <cinttypes>
 
+#include "base/fp_environment.h"
 #include "headlane/ops.h"
 #include "ops/double_double.h"
 #include "ops/rope_frequencies.h"
@@ -16,9 +17,7 @@ constexpr int64_t kMaxPosition = int64_t{1} << 53;
 
 int64_t Magnitude(int64_t position) { return position < 0 ? -position : position; }
 
-}  // namespace
-
-Status RopeAngles(const RopeSpec& spec, const int64_t* positions, int64_t n, float* cos, float* sin) noexcept {
+Status CheckedRopeAngles(const RopeSpec& spec, const int64_t* positions, int64_t n, float* cos, float* sin) noexcept {
   HEADLANE_RETURN_IF_ERROR(internal::CheckRopeSpec(spec));
   if (n < 0) return MakeStatus(StatusCode::kInvalidArgument, "rope: n is %" PRId64 ", not a number of positions", n);
   const int64_t num_pairs = spec.rotary_dim / 2;
@@ -47,6 +46,14 @@ Status RopeAngles(const RopeSpec& spec, const int64_t* positions, int64_t n, flo
     }
   }
   return OkStatus();
+}
+
+}  // namespace
+
+Status RopeAngles(const RopeSpec& spec, const int64_t* positions, int64_t n, float* cos, float* sin) noexcept {
+  Status status;
+  internal::InDefaultFpEnvironment([&] { status = CheckedRopeAngles(spec, positions, n, cos, sin); });
+  return status;
 }
 
 }  // namespace headlane
