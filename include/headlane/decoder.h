@@ -4,11 +4,11 @@
 //   Session    one running conversation: KV cache, plan and scratch memory of one model
 //   TextStream tokens to text that can be shown at once;  TokenSampler  logits to the next token
 //
-// Same bits: a token's logits depend on the ids before it and on the weights; not on threads, on how a prompt is cut into chunks and
-// calls, or on the page size (LinearBackend::kTile, targets with FMA).
+// Same bits: a token's logits depend on the ids before it and on the weights; not on threads, on how a prompt is cut
+// into chunks and calls, or on the page size (LinearBackend::kTile, targets with FMA).
 //
-// A part of its own (CMake target headlane::decoder), so that engines that only want attention need not link it. Files are untrusted: every length
-// is checked before anything is allocated from it.
+// A part of its own (CMake target headlane::decoder), so that engines that only want attention need not link it. Files
+// are untrusted: every length is checked before anything is allocated from it.
 #ifndef HEADLANE_DECODER_H_
 #define HEADLANE_DECODER_H_
 
@@ -26,8 +26,8 @@
 
 namespace headlane {
 
-// Called now and then on the calling thread: `done` of `total` units, which the call that takes it names. Return false to stop: the call
-// gives Cancelled, and what it was filling is as before. Must not throw.
+// Called now and then on the calling thread: `done` of `total` units, which the call that takes it names. Return false
+// to stop: the call gives Cancelled, and what it was filling is as before. Must not throw.
 using ProgressCallback = std::function<bool(int64_t done, int64_t total)>;
 
 // What a model is, for tables and for sizing. Lengths in tokens, widths in features.
@@ -36,17 +36,18 @@ struct ModelInfo {
   std::string architecture;  // "llama"
   std::string weight_type;   // type that most weights have in the file: "Q4_1", "F16", ...; "synthetic"
   int64_t num_layers = 0;
-  int64_t width = 0;         // of the residual stream
+  int64_t width = 0;  // of the residual stream
   int64_t ff_width = 0;
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t qk_dim = 0;
   int64_t v_dim = 0;
   int64_t vocab_size = 0;
-  int64_t context_length = 0;  // what the model was trained for. A session may be longer; the text then suffers, nothing else.
+  int64_t context_length =
+      0;  // what the model was trained for. A session may be longer; the text then suffers, nothing else.
   int64_t num_parameters = 0;
-  int64_t file_bytes = 0;      // 0 for a synthetic model
-  bool tied_head = false;      // the output head is the embedding
+  int64_t file_bytes = 0;  // 0 for a synthetic model
+  bool tied_head = false;  // the output head is the embedding
 };
 
 // What a text given to Model::Encode means.
@@ -73,23 +74,23 @@ class TokenSamplerImpl;
 // Threads: const calls from any, at the same time; LoadWeights alone.
 class Model {
  public:
-  // Maps a GGUF file, reads its metadata and vocabulary, and checks that every tensor is there in the right shape; loads no weights.
-  // Architecture: "llama". Errors: NotFound (no such file, key or tensor), DataLoss (damaged; a shape or number that contradicts
-  // another: names both), Unsupported (architecture, tensor type, tokenizer, RoPE scaling: names it and what is supported),
-  // ResourceExhausted.
+  // Maps a GGUF file, reads its metadata and vocabulary, and checks that every tensor is there in the right shape;
+  // loads no weights. Architecture: "llama". Errors: NotFound (no such file, key or tensor), DataLoss (damaged; a shape
+  // or number that contradicts another: names both), Unsupported (architecture, tensor type, tokenizer, RoPE scaling:
+  // names it and what is supported), ResourceExhausted.
   static Result<Model> Open(const std::string& path) noexcept;
 
-  // A model with pseudo-random weights from `seed` and a made-up vocabulary: for measuring speed, and where no file can be had. `shape` is a
-  // name from SyntheticShapeNames(), optionally with a number of layers behind a colon ("llama-3-8b:4"). Errors: InvalidArgument (no
-  // such shape: lists them; layers).
+  // A model with pseudo-random weights from `seed` and a made-up vocabulary: for measuring speed, and where no file can
+  // be had. `shape` is a name from SyntheticShapeNames(), optionally with a number of layers behind a colon
+  // ("llama-3-8b:4"). Errors: InvalidArgument (no such shape: lists them; layers).
   static Result<Model> Synthetic(std::string_view shape, uint64_t seed = 0) noexcept;
 
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  // Dequantises and packs all weights. On an error nothing is loaded. Errors: ResourceExhausted, Cancelled, Unsupported (backend),
-  // FailedPrecondition (loaded already).
+  // Dequantises and packs all weights. On an error nothing is loaded. Errors: ResourceExhausted, Cancelled, Unsupported
+  // (backend), FailedPrecondition (loaded already).
   Status LoadWeights(const LoadOptions& options = {}) noexcept;
   bool weights_loaded() const noexcept;
 
@@ -99,8 +100,9 @@ class Model {
   // Linear::implementation() of the layers, for tables; "" before LoadWeights.
   const char* linear_implementation() const noexcept;
 
-  // Ids of a text. `system`: kChat only; null takes the one that the model's format puts there by itself. Errors: Unsupported (kChat, and
-  // the file has no chat format that we know), InvalidArgument (a byte that the vocabulary can't express; `system` outside of kChat).
+  // Ids of a text. `system`: kChat only; null takes the one that the model's format puts there by itself. Errors:
+  // Unsupported (kChat, and the file has no chat format that we know), InvalidArgument (a byte that the vocabulary
+  // can't express; `system` outside of kChat).
   Result<std::vector<int32_t>> Encode(std::string_view text, PromptMode mode,
                                       const std::string_view* system = nullptr) const noexcept;
   // Bytes of a whole sequence of ids, control tokens as they are spelled. Errors: OutOfRange (id).
@@ -127,60 +129,63 @@ struct SessionOptions {
   Executor* executor = nullptr;  // the caller's own; must outlive the session
 };
 
-// Where time went, in seconds, and what was read for it. `total` is all of a call; rest = total - attention - append - linear.
+// Where time went, in seconds, and what was read for it. `total` is all of a call; rest = total - attention - append -
+// linear.
 struct PhaseStats {
   int64_t tokens = 0;
   int64_t calls = 0;
   double total = 0;
-  double attention = 0;      // planning included
-  double append = 0;         // keys and values into the cache
-  double linear = 0;         // the output head included
-  double kv_bytes = 0;       // read by attention
-  double weight_bytes = 0;   // read by linear layers, once per chunk or step
+  double attention = 0;     // planning included
+  double append = 0;        // keys and values into the cache
+  double linear = 0;        // the output head included
+  double kv_bytes = 0;      // read by attention
+  double weight_bytes = 0;  // read by linear layers, once per chunk or step
 
   double rest() const noexcept { return total - attention - append - linear; }
 };
 
 struct SessionMemory {
-  int64_t cache_bytes = 0;        // allocated for the cache: max_context rounded up to pages
-  int64_t cache_used_bytes = 0;   // of pages that hold tokens
+  int64_t cache_bytes = 0;       // allocated for the cache: max_context rounded up to pages
+  int64_t cache_used_bytes = 0;  // of pages that hold tokens
   int64_t kv_bytes_per_token = 0;
-  int64_t scratch_bytes = 0;      // activations, logits, attention's workspace
+  int64_t scratch_bytes = 0;  // activations, logits, attention's workspace
 };
 
 // Threads: one call at a time. The model must outlive it.
 class Session {
  public:
-  // Allocates everything that the session will ever use. Errors: FailedPrecondition (the model's weights are not loaded), InvalidArgument (an
-  // option: names it), ResourceExhausted.
+  // Allocates everything that the session will ever use. Errors: FailedPrecondition (the model's weights are not
+  // loaded), InvalidArgument (an option: names it), ResourceExhausted.
   static Result<Session> Create(const Model& model, const SessionOptions& options = {}) noexcept;
 
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
   ~Session();
 
-  // Appends `ids` in chunks; logits() is then the last one's row. Nothing is computed for no ids. On an error the session is as before.
-  // Progress in tokens, after each chunk. Errors: OutOfRange (an id: names its index and the vocabulary's size), ResourceExhausted (more
-  // than max_context), Cancelled. Allocation: none.
+  // Appends `ids` in chunks; logits() is then the last one's row. Nothing is computed for no ids. On an error the
+  // session is as before. Progress in tokens, after each chunk. Errors: OutOfRange (an id: names its index and the
+  // vocabulary's size), ResourceExhausted (more than max_context), Cancelled. Allocation: none.
   Status Prefill(std::span<const int32_t> ids, const ProgressCallback& progress = nullptr) noexcept;
 
   // Appends one token; the result is logits(). Errors: as Prefill. Allocation: none.
   Result<std::span<const float>> Step(int32_t id) noexcept;
 
-  // Logits [vocab_size] that follow the last token; empty when there is none (nothing appended, or just truncated). Valid until the
-  // next call that changes the session.
+  // Logits [vocab_size] that follow the last token; empty when there is none (nothing appended, or just truncated).
+  // Valid until the next call that changes the session.
   std::span<const float> logits() const noexcept;
 
-  // Appends `ids` and gives how badly each was predicted: losses[i] = -ln p(ids[i + 1] | all before), losses [ids.size() - 1] (none for no
-  // ids). Progress in tokens. Errors: as Prefill, and InvalidArgument (size of losses). Allocation: none.
-  Status Score(std::span<const int32_t> ids, std::span<double> losses, const ProgressCallback& progress = nullptr) noexcept;
+  // Appends `ids` and gives how badly each was predicted: losses[i] = -ln p(ids[i + 1] | all before), losses
+  // [ids.size() - 1] (none for no ids). Progress in tokens. Errors: as Prefill, and InvalidArgument (size of losses).
+  // Allocation: none.
+  Status Score(std::span<const int32_t> ids, std::span<double> losses,
+               const ProgressCallback& progress = nullptr) noexcept;
 
   // Tokens so far.
   int64_t length() const noexcept;
   // Back to `length` tokens. Errors: OutOfRange. Allocation: none.
   Status Truncate(int64_t length) noexcept;
-  // Pseudo-random keys and values up to `length` tokens, for measuring at a depth without computing it. Errors: OutOfRange (length below the
-  // present one), ResourceExhausted.
+  // Pseudo-random keys and values up to `length` tokens, for measuring at a depth without computing it. Errors:
+  // OutOfRange (length below the present one), ResourceExhausted.
   Status FillRandom(int64_t length, uint64_t seed) noexcept;
 
   const SessionOptions& options() const noexcept;
@@ -221,12 +226,12 @@ class TokenSampler {
   std::unique_ptr<internal::TokenSamplerImpl> impl_;
 };
 
-// Text of a generation, token by token. Pieces are whole characters: an incomplete one is held back, and bytes that are no UTF-8 come as
-// U+FFFD, so that every piece is valid UTF-8. The model must outlive it.
+// Text of a generation, token by token. Pieces are whole characters: an incomplete one is held back, and bytes that are
+// no UTF-8 come as U+FFFD, so that every piece is valid UTF-8. The model must outlive it.
 class TextStream {
  public:
   struct Options {
-    bool at_start = false;      // the first id begins the text (a SentencePiece vocabulary then drops its leading space)
+    bool at_start = false;  // the first id begins the text (a SentencePiece vocabulary then drops its leading space)
     bool show_control = false;  // control tokens as they are spelled, instead of nothing
   };
   static Result<TextStream> Create(const Model& model, const Options& options) noexcept;

@@ -85,8 +85,11 @@ class GgufStringArray {
  public:
   class Iterator {
    public:
+    using iterator_category = std::input_iterator_tag;
     using value_type = std::string_view;
     using difference_type = std::ptrdiff_t;
+    using reference = std::string_view;
+    using pointer = void;
     explicit Iterator(const uint8_t* at) noexcept : at_(at) {}
     std::string_view operator*() const noexcept {
       return {reinterpret_cast<const char*>(at_ + 8), static_cast<size_t>(Length())};
@@ -95,7 +98,11 @@ class GgufStringArray {
       at_ += 8 + Length();
       return *this;
     }
-    void operator++(int) noexcept { ++*this; }
+    Iterator operator++(int) noexcept {
+      const Iterator before = *this;
+      ++*this;
+      return before;
+    }
     bool operator==(const Iterator& other) const noexcept { return at_ == other.at_; }
 
    private:

@@ -1,0 +1,101 @@
+#include "tools/common/model_options.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+
+namespace headlane::tools {
+namespace {
+
+LinearBackend BackendByName(const std::string& name) {
+  return name == LinearBackendName(LinearBackend::kOneDnn) ? LinearBackend::kOneDnn : LinearBackend::kTile;
+}
+
+// Bytes that this process can still take without being killed for it; -1 where the system does not say.
+int64_t AvailableMemory() {
+  int64_t available = -1;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string key; meminfo >> key;) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && meminfo >> kib) {
+      available = kib * 1024;
+      break;
+    }
+    meminfo.ignore(256, '\n');
+  }
+  // A container's limit (cgroup v2; "max" leaves the number unread).
+  int64_t limit = 0;
+  int64_t current = 0;
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max");
+  std::ifstream current_file("/sys/fs/cgroup/memory.current");
+  if (limit_file >> limit && current_file >> current) {
+    const int64_t left = limit > current ? limit - current : 0;
+    if (available < 0 || left < available) available = left;
+  }
+  return available;
+}
+
+}  // namespace
+
+void AddModelOptions(CLI::App& app, ModelOptions& options) {
+  std::string shapes;
+  for (const char* name : SyntheticShapeNames()) shapes += (shapes.empty() ? "" : ", ") + std::string(name);
+  auto* const which = app.add_option_group("Model", "one of the two");
+  which->add_option("-m,--model", options.model, "GGUF file of a llama-architecture model");
+  which->add_option("--synthetic", options.synthetic,
+                    "No file: pseudo-random weights in the shape of a known model, optionally with another number of "
+                    "layers behind a colon (llama-3-8b:4). Shapes: " +
+                        shapes);
+  which->require_option(1);
+  app.add_option(
+         "--linear", options.linear,
+         "Linear layers: tile (our own: the same bits for any threads and chunks) or onednn (oneDNN's: for comparison)")
+      ->check(CLI::IsMember({"tile", "onednn"}))
+      ->capture_default_str();
+}
+
+Result<Model> OpenModel(const ModelOptions& options) {
+  const LinearBackend backend = BackendByName(options.linear);
+  if (!HasLinearBackend(backend)) {
+    return MakeStatus(StatusCode::kUnsupported, "--linear %s: this build is without oneDNN", options.linear.c_str());
+  }
+  return options.synthetic.empty() ? Model::Open(options.model) : Model::Synthetic(options.synthetic);
+}
+
+Status LoadModel(const ModelOptions& options, int threads, Model& model) {
+  const int64_t needed = model.info().num_parameters * static_cast<int64_t>(sizeof(float));
+  const int64_t available = AvailableMemory();
+  if (available >= 0 && needed > available) {
+    return MakeStatus(
+        StatusCode::kResourceExhausted, "%lld parameters take %.1f GB in f32, and the machine has %.1f GB left%s",
+        static_cast<long long>(model.info().num_parameters), static_cast<double>(needed) * 1e-9,
+        static_cast<double>(available) * 1e-9, options.synthetic.empty() ? "" : " (fewer layers: NAME:LAYERS)");
+  }
+  ProgressLine progress("loading weights", "parameters");
+  LoadOptions load;
+  load.linear = BackendByName(options.linear);
+  load.threads = threads;
+  load.progress = progress.Callback();
+  return model.LoadWeights(load);
+}
+
+Json ModelJson(const Model& model) {
+  const ModelInfo& info = model.info();
+  return {{"name", info.name},
+          {"architecture", info.architecture},
+          {"weight_type", info.weight_type},
+          {"parameters", info.num_parameters},
+          {"file_bytes", info.file_bytes},
+          {"weight_bytes", model.weight_bytes()},
+          {"layers", info.num_layers},
+          {"width", info.width},
+          {"ff_width", info.ff_width},
+          {"q_heads", info.num_q_heads},
+          {"kv_heads", info.num_kv_heads},
+          {"qk_dim", info.qk_dim},
+          {"v_dim", info.v_dim},
+          {"vocab_size", info.vocab_size},
+          {"context_length", info.context_length}};
+}
+
+}  // namespace headlane::tools

@@ -1,0 +1,279 @@
+// headlane-decode-bench: prompt and decode speed of a whole model at given depths of the KV cache.
+//
+// Axes and words are those of llama-bench where it has them: "pp512" is a prompt of 512 tokens, "tg32 @ d4096" is 32
+// tokens, one by one, behind 4096.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "headlane/decoder.h"
+#include "headlane/target.h"
+#include "tools/common/model_options.h"
+#include "tools/common/report.h"
+#include "tools/common/tool.h"
+
+namespace headlane::tools {
+namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 22;
+
+struct Options {
+  ModelOptions model;
+  std::vector<int64_t> prompts = {512};
+  std::vector<int64_t> generations = {32};
+  std::vector<int64_t> depths = {0, 512, 4096};
+  std::vector<int> threads = {0};
+  int repetitions = 5;
+  bool no_warmup = false;
+  std::string fill = "random";
+  int64_t chunk = SessionOptions().chunk;
+  bool json = false;
+};
+
+// One kind of work at one depth on one number of threads.
+struct Test {
+  bool is_prompt;
+  int64_t tokens;
+  int64_t depth;
+
+  std::string Name() const {
+    std::string name = Format(is_prompt ? "pp%lld" : "tg%lld", static_cast<long long>(tokens));
+    if (depth > 0) name += Format(" @ d%lld", static_cast<long long>(depth));
+    return name;
+  }
+};
+
+struct Measurement {
+  Test test;
+  int threads = 0;
+  std::vector<double> rates;         // tokens per second of each repetition
+  std::vector<double> step_seconds;  // decode: of each step; prompt: of each prompt, its first token included
+  PhaseStats stats;                  // of all repetitions
+};
+
+// Ids that stand for any text: time does not depend on them.
+std::vector<int32_t> SomeIds(int64_t count, int64_t vocab_size) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  uint64_t state = 1;
+  for (int32_t& id : ids) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    id = static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab_size));
+  }
+  return ids;
+}
+
+Status GoToDepth(const Options& options, Session& session, int64_t depth, int64_t vocab_size) {
+  if (session.length() > depth) return session.Truncate(depth);
+  if (options.fill == "random") return session.FillRandom(depth, 1);
+  ProgressLine progress("filling the cache", "tokens");
+  return session.Prefill(SomeIds(depth - session.length(), vocab_size), progress.Callback());
+}
+
+// One repetition; with `out` its figures are kept.
+Status RunOnce(const Test& test, Session& session, const std::vector<int32_t>& ids, TokenSampler& sampler,
+               Measurement* out) {
+  HEADLANE_RETURN_IF_ERROR(session.Truncate(test.depth));
+  session.ResetStats();
+  std::vector<double> seconds;
+  const double start = Now();
+  if (test.is_prompt) {
+    HEADLANE_RETURN_IF_ERROR(session.Prefill(ids));
+    HEADLANE_RETURN_IF_ERROR(sampler.Next(session.logits()).status());
+    seconds.push_back(Now() - start);
+  } else {
+    for (const int32_t id : ids) {
+      const double step_start = Now();
+      HEADLANE_RETURN_IF_ERROR(session.Step(id).status());
+      seconds.push_back(Now() - step_start);
+    }
+  }
+  const double total = Now() - start;
+  if (out == nullptr) return OkStatus();
+  out->rates.push_back(Ratio(static_cast<double>(ids.size()), total));
+  out->step_seconds.insert(out->step_seconds.end(), seconds.begin(), seconds.end());
+  const PhaseStats& stats = test.is_prompt ? session.prompt_stats() : session.step_stats();
+  out->stats.tokens += stats.tokens;
+  out->stats.calls += stats.calls;
+  out->stats.total += stats.total;
+  out->stats.attention += stats.attention;
+  out->stats.append += stats.append;
+  out->stats.linear += stats.linear;
+  out->stats.kv_bytes += stats.kv_bytes;
+  out->stats.weight_bytes += stats.weight_bytes;
+  return OkStatus();
+}
+
+Result<Measurement> Measure(const Options& options, const Model& model, const Test& test, Session& session) {
+  Measurement m;
+  m.test = test;
+  m.threads = session.num_workers();
+  const std::vector<int32_t> ids = SomeIds(test.tokens, model.info().vocab_size);
+  HEADLANE_ASSIGN_OR_RETURN(TokenSampler sampler, TokenSampler::Create(model.info().vocab_size, SamplingOptions()));
+  HEADLANE_RETURN_IF_ERROR(GoToDepth(options, session, test.depth, model.info().vocab_size));
+  if (!options.no_warmup) {
+    const size_t count = test.is_prompt ? ids.size() : std::min<size_t>(ids.size(), 4);
+    const std::vector<int32_t> some(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
+    HEADLANE_RETURN_IF_ERROR(RunOnce(test, session, some, sampler, nullptr));
+  }
+  for (int i = 0; i < options.repetitions; ++i) HEADLANE_RETURN_IF_ERROR(RunOnce(test, session, ids, sampler, &m));
+  std::sort(m.rates.begin(), m.rates.end());
+  std::sort(m.step_seconds.begin(), m.step_seconds.end());
+  return m;
+}
+
+Json MeasurementJson(const Measurement& m) {
+  Json json = {{"test", m.test.Name()},
+               {"n_prompt", m.test.is_prompt ? m.test.tokens : 0},
+               {"n_gen", m.test.is_prompt ? 0 : m.test.tokens},
+               {"n_depth", m.test.depth},
+               {"n_threads", m.threads},
+               {"repetitions", m.rates.size()},
+               {"tokens_per_second", Median(m.rates)},
+               {"tokens_per_second_min", m.rates.front()},
+               {"tokens_per_second_max", m.rates.back()},
+               {"samples_tokens_per_second", m.rates}};
+  if (m.test.is_prompt) {
+    json["time_to_first_token_ms"] = 1e3 * Median(m.step_seconds);
+  } else {
+    json["step_p50_ms"] = 1e3 * Quantile(m.step_seconds, 0.5);
+    json["step_p99_ms"] = 1e3 * Quantile(m.step_seconds, 0.99);
+  }
+  json["phase"] = PhaseJson(m.stats);
+  return json;
+}
+
+std::vector<std::string> TableRow(const Measurement& m) {
+  const PhaseStats& s = m.stats;
+  const double median = Median(m.rates);
+  const double spread = 100 * Ratio(m.rates.back() - m.rates.front(), 2 * median);
+  const bool is_prompt = m.test.is_prompt;
+  return {m.test.Name(),
+          Format("%d", m.threads),
+          Format("%.2f", median),
+          Format("%.1f %%", spread),
+          is_prompt ? Format("%.1f", 1e3 * Median(m.step_seconds)) : "-",
+          is_prompt ? "-" : Format("%.2f", 1e3 * Quantile(m.step_seconds, 0.5)),
+          is_prompt ? "-" : Format("%.2f", 1e3 * Quantile(m.step_seconds, 0.99)),
+          Format("%.1f %%", 100 * Ratio(s.attention, s.total)),
+          Format("%.1f %%", 100 * Ratio(s.linear, s.total)),
+          Format("%.1f %%", 100 * Ratio(s.append + s.rest(), s.total)),
+          Format("%.1f", 1e-9 * Ratio(s.kv_bytes, s.attention)),
+          Format("%.1f", 1e-9 * Ratio(s.weight_bytes, s.linear))};
+}
+
+Status Run(const Options& options) {
+  HEADLANE_ASSIGN_OR_RETURN(Model model, OpenModel(options.model));
+  std::vector<Test> tests;
+  int64_t max_context = 1;
+  for (const int64_t depth : options.depths) {
+    for (const int64_t n : options.prompts) {
+      if (n > 0) tests.push_back({true, n, depth});
+    }
+    for (const int64_t n : options.generations) {
+      if (n > 0) tests.push_back({false, n, depth});
+    }
+  }
+  for (const Test& test : tests) max_context = std::max(max_context, test.depth + test.tokens);
+  if (tests.empty()) return MakeStatus(StatusCode::kInvalidArgument, "nothing to measure: -p and -n are both 0");
+
+  const double start = Now();
+  HEADLANE_RETURN_IF_ERROR(LoadModel(options.model, 0, model));
+  const double load_seconds = Now() - start;
+
+  const std::string heading =
+      Format("%s, %.1f M parameters (%s), weights %s in memory, loaded in %.2f s; SIMD target %s, linear layers %s",
+             model.info().name.c_str(), 1e-6 * static_cast<double>(model.info().num_parameters),
+             model.info().weight_type.c_str(), FormatBytes(static_cast<double>(model.weight_bytes())).c_str(),
+             load_seconds, ActiveTarget().name, model.linear_implementation());
+  if (!options.json) std::printf("%s\n", heading.c_str());
+
+  std::vector<std::vector<std::string>> rows = {{"test", "threads", "tokens/s", "+-", "TTFT ms", "p50 ms", "p99 ms",
+                                                 "attention", "linear", "rest", "KV GB/s", "weights GB/s"}};
+  Json results = Json::array();
+  SessionMemory memory;
+  for (const int threads : options.threads) {
+    SessionOptions session_options;
+    session_options.max_context = max_context;
+    session_options.chunk = options.chunk;
+    session_options.threads = threads;
+    HEADLANE_ASSIGN_OR_RETURN(Session session, Session::Create(model, session_options));
+    memory = session.memory();
+    for (size_t i = 0; i < tests.size(); ++i) {
+      ProgressLine progress(tests[i].Name(), "tests");
+      progress.Callback()(static_cast<int64_t>(i), static_cast<int64_t>(tests.size()));
+      HEADLANE_ASSIGN_OR_RETURN(const Measurement m, Measure(options, model, tests[i], session));
+      rows.push_back(TableRow(m));
+      results.push_back(MeasurementJson(m));
+    }
+  }
+  if (options.json) {
+    PrintJson({{"model", ModelJson(model)},
+               {"load_seconds", load_seconds},
+               {"target", ActiveTarget().name},
+               {"linear_implementation", model.linear_implementation()},
+               {"fill", options.fill},
+               {"kv_bytes_per_token", memory.kv_bytes_per_token},
+               {"kv_cache_bytes", memory.cache_bytes},
+               {"results", results}});
+    return OkStatus();
+  }
+  std::printf("KV cache %lld bytes per token, %s for %lld tokens\n\n",
+              static_cast<long long>(memory.kv_bytes_per_token),
+              FormatBytes(static_cast<double>(memory.cache_bytes)).c_str(), static_cast<long long>(max_context));
+  PrintTable(stdout, rows, true);
+  return OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Measures a model's speed at given depths of the KV cache: prompts (pp) and token-by-token decode (tg). Prints "
+      "medians over "
+      "the repetitions, half the range as spread, time to first token, median and 99th percentile of a step, shares of "
+      "time, and "
+      "what is read per second by attention (KV) and by linear layers (weights).",
+      "headlane-decode-bench");
+  AddModelOptions(app, options.model);
+  const auto tokens = CLI::Range(int64_t{0}, kMaxTokens);
+  app.add_option("-p,--n-prompt", options.prompts, "Lengths of prompts; 0: none")
+      ->delimiter(',')
+      ->check(tokens)
+      ->capture_default_str();
+  app.add_option("-n,--n-gen", options.generations, "Numbers of tokens to decode one by one; 0: none")
+      ->delimiter(',')
+      ->check(tokens)
+      ->capture_default_str();
+  app.add_option("-d,--depth,--n-depth", options.depths, "Tokens that are in the cache before")
+      ->delimiter(',')
+      ->check(tokens)
+      ->capture_default_str();
+  app.add_option("-t,--threads", options.threads, "Threads; 0: as many as OpenMP would use")
+      ->delimiter(',')
+      ->check(CLI::Range(0, kMaxThreads))
+      ->capture_default_str();
+  app.add_option("-r,--repetitions", options.repetitions, "How often each test runs")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_flag("--no-warmup", options.no_warmup, "Count the first run too");
+  app.add_option(
+         "--fill", options.fill,
+         "How the cache gets to its depth: random (keys and values made up: quick, and the same to read) or prompt "
+         "(computed)")
+      ->check(CLI::IsMember({"random", "prompt"}))
+      ->capture_default_str();
+  app.add_option("--chunk", options.chunk, "Tokens of a prompt that go through the layers together")
+      ->check(CLI::Range(int64_t{1}, kMaxTokens))
+      ->capture_default_str();
+  app.add_flag("--json", options.json, "One JSON object instead of the table");
+  return RunTool(app, argc, argv,
+                 "  headlane-decode-bench --model model.gguf --depth 0,512,4096 --threads 1,2\n"
+                 "  headlane-decode-bench --synthetic llama-3.2-1b -p 0 -n 16 -d 4096 -r 3\n"
+                 "  headlane-decode-bench --synthetic llama-3-8b:4 -p 128 -n 8 --json\n",
+                 [&] { return Run(options); });
+}
+
+}  // namespace
+}  // namespace headlane::tools
+
+int main(int argc, char** argv) { return headlane::tools::Main(argc, argv); }
