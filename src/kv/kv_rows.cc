@@ -110,10 +110,26 @@ void KVCacheImpl::WriteRows(const Sequence& sequence, int64_t layer, const Const
           static_cast<const float*>(k.data) + batch * k.batch_stride + token * k.token_stride + head * k.head_stride;
       const float* const v_rows =
           static_cast<const float*>(v.data) + batch * v.batch_stride + token * v.token_stride + head * v.head_stride;
-      kernels_->pack_k({k_rows, k.token_stride, k.dim_stride, spec_.qk_dim, count, place.slot, k_tile, nullptr});
-      kernels_->pack_v({v_rows, v.token_stride, v.dim_stride, spec_.v_dim, count, place.slot, v_tile, &non_finite});
+      PackTileArgs pack{.rows = k_rows,
+                        .row_stride = k.token_stride,
+                        .dim_stride = k.dim_stride,
+                        .dim = spec_.qk_dim,
+                        .num_keys = count,
+                        .slot_begin = place.slot,
+                        .tile = k_tile,
+                        .non_finite = nullptr};
+      kernels_->pack_k(pack);
+      pack.rows = v_rows;
+      pack.row_stride = v.token_stride;
+      pack.dim_stride = v.dim_stride;
+      pack.dim = spec_.v_dim;
+      pack.tile = v_tile;
+      pack.non_finite = &non_finite;
+      kernels_->pack_v(pack);
       uint8_t& flag = marks_.flags().Tiles(layer, page, head)[place.tile];
-      flag = static_cast<uint8_t>((stale ? 0 : flag) | (non_finite ? 1 : 0));
+      // A later roll-back leaves what was written in the tile's memory, so the flag stays until all of the tile is new.
+      const bool all_new = stale || count == kTileKeys;
+      flag = static_cast<uint8_t>((all_new ? 0 : flag) | (non_finite ? 1 : 0));
     }
     written = static_cast<uint16_t>(written | SlotBits(place.slot, count));
   }

@@ -1,0 +1,127 @@
+// What the cache asks of the system: everything at creation, nothing afterwards, nothing touched before it is written,
+// and a typed error without leftovers whichever request is refused.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "headlane/kv_cache.h"
+#include "kv/allocation_hooks.h"
+#include "kv/kv_test_util.h"
+
+namespace headlane::internal {
+namespace {
+
+KVCacheSpec Spec() {
+  KVCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = 2;
+  spec.qk_dim = 64;
+  spec.v_dim = 48;
+  spec.page_tokens = 32;
+  spec.max_tokens = 1024;
+  spec.max_sequences = 8;
+  return spec;
+}
+
+TEST(KVMemory, HooksSeeTheHeap) {
+  const int64_t before = NumAllocations();
+  auto* volatile p = new std::vector<int>(100);
+  delete p;
+  EXPECT_GE(NumAllocations() - before, 2);
+}
+
+TEST(KVMemory, NothingIsAllocatedAfterCreate) {
+  const KVCacheSpec spec = Spec();
+  KVCache cache = MakeCache(spec);
+  std::vector<float> k_data(static_cast<size_t>(300 * spec.num_kv_heads * spec.qk_dim), 1.0f);
+  std::vector<float> v_data(static_cast<size_t>(300 * spec.num_kv_heads * spec.v_dim), 1.0f);
+  const auto k = [&](int64_t n) {
+    return TokensHeadsDim(std::as_const(k_data).data(), n, spec.num_kv_heads, spec.qk_dim);
+  };
+  const auto v = [&](int64_t n) {
+    return TokensHeadsDim(std::as_const(v_data).data(), n, spec.num_kv_heads, spec.v_dim);
+  };
+  const int64_t before = NumAllocations();
+  bool good = true;
+  bool refused = true;
+  for (int round = 0; round < 3; ++round) {
+    SequenceId ids[8];
+    for (SequenceId& id : ids) id = *cache.CreateSequence();
+    refused &= !cache.CreateSequence().ok();
+    for (const SequenceId id : ids) {
+      good &= cache.Append(id, k(100), v(100)).ok();
+      good &= cache.Reserve(id, 20).ok() && cache.Write(id, 0, k(20), v(20)).ok();
+      refused &=
+          !cache.Reserve(id, 100000).ok() && !cache.Write(id, 0, k(20), v(20), 1).ok() && !cache.Commit(id, 21).ok();
+      good &= cache.Commit(id, 7).ok() && cache.Abandon(id).ok() && cache.Truncate(id, 50).ok();
+      good &= cache
+                  .Read(id, 0, 10, TokensHeadsDim(k_data.data(), 40, spec.num_kv_heads, spec.qk_dim),
+                        TokensHeadsDim(v_data.data(), 40, spec.num_kv_heads, spec.v_dim))
+                  .ok();
+      good &= cache.usage().used_pages > 0 && *cache.Length(id) == 50;
+    }
+    good &= cache.Append(ids[0], k(300), v(300)).ok();
+    for (const SequenceId id : ids) good &= cache.DropSequence(id).ok();
+    refused &= !cache.DropSequence(ids[0]).ok();
+  }
+  EXPECT_EQ(NumAllocations() - before, 0);
+  EXPECT_TRUE(good);
+  EXPECT_TRUE(refused);
+}
+
+TEST(KVMemory, EveryRefusedAllocationIsATypedErrorAndLeavesNothingBehind) {
+  if (!CanFailAllocations()) GTEST_SKIP() << "the sanitizer's heap can't be made to fail";
+  int64_t failures = 0;
+  for (int64_t n = 1;; ++n) {
+    const int64_t live = NumLiveAllocations();
+    FailAllocation(n);
+    bool created;
+    StatusCode code;
+    {
+      const Result<KVCache> cache = KVCache::Create(Spec());
+      FailAllocation(0);
+      created = cache.ok();
+      code = cache.status().code();
+    }
+    EXPECT_EQ(NumLiveAllocations(), live) << "allocation " << n;
+    if (created) break;
+    EXPECT_EQ(code, StatusCode::kResourceExhausted) << "allocation " << n;
+    ++failures;
+    ASSERT_LT(n, 100);
+  }
+  EXPECT_GE(failures, 5);
+}
+
+#if defined(__linux__)
+int64_t ResidentBytes() {
+  long long size = 0, resident = 0;
+  std::FILE* const file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr || std::fscanf(file, "%lld %lld", &size, &resident) != 2) ADD_FAILURE() << "no /proc/self/statm";
+  if (file != nullptr) std::fclose(file);
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// The worker that writes a page first decides on which memory it lies, so creation must not.
+TEST(KVMemory, CreationTouchesNoPageOfThePool) {
+  KVCacheSpec spec = Spec();
+  spec.num_layers = 32;
+  spec.qk_dim = spec.v_dim = 128;
+  spec.max_tokens = 16384;
+  spec.max_sequences = 64;
+  const int64_t before = ResidentBytes();
+  KVCache cache = MakeCache(spec);
+  const int64_t pool = cache.usage().limit_bytes;
+  ASSERT_GE(pool, int64_t{1} << 30);
+  EXPECT_LT(ResidentBytes() - before, int64_t{8} << 20);
+  const SequenceId id = NewSequence(cache);
+  ASSERT_TRUE(Succeeds(cache.Reserve(id, 16384)));
+  EXPECT_LT(ResidentBytes() - before, int64_t{8} << 20);
+}
+#endif
+
+}  // namespace
+}  // namespace headlane::internal
