@@ -35,6 +35,9 @@ using dnnl::memory;
 
 constexpr auto kF32 = memory::data_type::f32;
 
+// The process that loaded the library: its children run on one thread, as those of OpenMPExecutor do.
+const pid_t g_process = getpid();
+
 // The number of rows at which the layout of the weights is chosen: a prompt's.
 constexpr int64_t kTypicalRows = 64;
 // Calls with other strides or, where oneDNN needs them, other numbers of rows than these use the least recent one's place.
@@ -72,6 +75,8 @@ Status GuardedWithThreads(int num_threads, const Body& body) noexcept {
   return status;
 }
 
+int NumThreads(const Executor& executor) { return getpid() == g_process ? std::max(executor.num_workers(), 1) : 1; }
+
 bool IsReference(const dnnl::matmul::primitive_desc& desc) { return std::strncmp(desc.impl_info_str(), "ref", 3) == 0; }
 
 // Dense or strided rows; rows may be DNNL_RUNTIME_DIM_VAL.
@@ -80,7 +85,7 @@ memory::desc Rows(int64_t rows, int64_t features, int64_t stride) { return {{row
 class OneDnnLinear final : public LinearImpl {
  public:
   OneDnnLinear(int64_t out_features, int64_t in_features) noexcept
-      : LinearImpl(LinearBackend::kOneDnn, out_features, in_features), process_(getpid()) {}
+      : LinearImpl(LinearBackend::kOneDnn, out_features, in_features) {}
 
   Status Pack(const WeightRows& rows, Executor& executor) noexcept;
   Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, Executor& executor) const noexcept override;
@@ -96,7 +101,6 @@ class OneDnnLinear final : public LinearImpl {
     dnnl::matmul matmul;
   };
 
-  int NumThreads(const Executor& executor) const { return getpid() == process_ ? std::max(executor.num_workers(), 1) : 1; }
   dnnl::matmul::primitive_desc Describe(int64_t rows, int64_t x_stride, int64_t y_stride, const memory::desc& weights) const {
     return {engine_, Rows(rows, in_features(), x_stride), weights, Rows(rows, out_features(), y_stride)};
   }
@@ -104,7 +108,6 @@ class OneDnnLinear final : public LinearImpl {
   Status ChooseLayout(AlignedBuffer dense);
   Status FindPrimitive(int64_t rows, int64_t x_stride, int64_t y_stride, dnnl::matmul* matmul) const;
 
-  const pid_t process_;
   dnnl::engine engine_;
   AlignedBuffer buffer_;
   memory weights_;  // over buffer_

@@ -1,0 +1,63 @@
+// Running a tile layer allocates nothing, on no thread: replaces the program's allocator, so it is a program of its own.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "headlane/executor.h"
+#include "headlane/linear.h"
+#include "kv/allocation_hooks.h"
+
+namespace headlane {
+namespace {
+
+TEST(TileLinear, RunAllocatesNothing) {
+  constexpr int64_t kOut = 500, kIn = 600, kMaxRows = 200;
+  const auto read = [](const void*, int64_t row, float* out) noexcept {
+    for (int64_t i = 0; i < kIn; ++i) out[i] = static_cast<float>((row + i) % 7);
+    return OkStatus();
+  };
+  OpenMPExecutor executor(3);
+  const int64_t before_create = internal::NumAllocations();
+  Result<Linear> layer = Linear::Create(LinearBackend::kTile, kOut, kIn, {nullptr, read}, executor);
+  ASSERT_TRUE(layer.ok());
+  EXPECT_GT(internal::NumAllocations(), before_create);  // or the count below would mean nothing
+  std::vector<float> x(kMaxRows * kIn, 1.0f), y(kMaxRows * kOut);
+  // OpenMP itself allocates at the first region of a size.
+  ASSERT_TRUE(layer.value().Run(x.data(), kIn, kMaxRows, y.data(), kOut, executor).ok());
+  for (const int64_t rows : {int64_t{1}, int64_t{2}, int64_t{6}, int64_t{7}, int64_t{25}, kMaxRows}) {
+    const int64_t before = internal::NumAllocations();
+    const Status status = layer.value().Run(x.data(), kIn, rows, y.data(), kOut, executor);
+    const int64_t after = internal::NumAllocations();
+    ASSERT_TRUE(status.ok());
+    EXPECT_EQ(after, before) << rows;
+  }
+}
+
+// Memory that can't be had is an error of Create, and nothing leaks.
+TEST(TileLinear, CreateSurvivesFailedAllocations) {
+  if (!internal::CanFailAllocations()) GTEST_SKIP() << "the sanitizer's heap can't be made to fail";
+  const auto read = [](const void*, int64_t, float* out) noexcept {
+    for (int64_t i = 0; i < 100; ++i) out[i] = 1.0f;
+    return OkStatus();
+  };
+  int num_failed = 0;
+  for (int64_t n = 1; n < 100; ++n) {
+    const int64_t live = internal::NumLiveAllocations();
+    internal::FailAllocation(n);
+    StatusCode code;
+    {
+      const Result<Linear> layer = Linear::Create(LinearBackend::kTile, 50, 100, {nullptr, read}, SerialExecutor());
+      internal::FailAllocation(0);
+      code = layer.status().code();
+    }
+    EXPECT_EQ(internal::NumLiveAllocations(), live) << n;
+    if (code == StatusCode::kOk) break;
+    EXPECT_EQ(code, StatusCode::kResourceExhausted) << n;
+    ++num_failed;
+  }
+  EXPECT_GE(num_failed, 3);  // the layer, its weights, a buffer of rows
+}
+
+}  // namespace
+}  // namespace headlane

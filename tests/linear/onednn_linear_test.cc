@@ -1,0 +1,166 @@
+// The oneDNN backend: right within what f32 sums allow, any shape, and a guest that leaves the caller's OpenMP setting alone.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "headlane/executor.h"
+#include "headlane/linear.h"
+#include "support/guarded_buffer.h"
+#include "support/random.h"
+
+#if HEADLANE_WITH_OPENMP
+#include <omp.h>
+#endif
+
+namespace headlane {
+namespace {
+
+using testing::GuardedFloats;
+using testing::Random;
+
+struct Matrix {
+  int64_t in_features;
+  std::vector<float> weights;  // [out][in]
+};
+
+Linear MustCreate(int64_t out, int64_t in, const Matrix& matrix, Executor& executor) {
+  const auto read = [](const void* context, int64_t row, float* to) noexcept {
+    const Matrix& m = *static_cast<const Matrix*>(context);
+    std::memcpy(to, m.weights.data() + row * m.in_features, static_cast<size_t>(m.in_features) * sizeof(float));
+    return OkStatus();
+  };
+  Result<Linear> layer = Linear::Create(LinearBackend::kOneDnn, out, in, {&matrix, read}, executor);
+  EXPECT_TRUE(layer.ok()) << layer.status().c_str();
+  return std::move(layer).value();
+}
+
+Matrix RandomMatrix(int64_t out, int64_t in) {
+  return {in, Random(static_cast<uint64_t>(out * 7919 + in)).Floats(static_cast<size_t>(out * in))};
+}
+
+// A sum of n products in any order errs by at most n u sum |x w|.
+void ExpectClose(const Matrix& m, const float* x, int64_t x_stride, int64_t rows, const float* y, int64_t y_stride, int64_t out) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t feature = 0; feature < out; ++feature) {
+      double exact = 0.0, size = 0.0;
+      for (int64_t k = 0; k < m.in_features; ++k) {
+        const double product = static_cast<double>(x[row * x_stride + k]) * m.weights[static_cast<size_t>(feature * m.in_features + k)];
+        exact += product;
+        size += std::fabs(product);
+      }
+      ASSERT_NEAR(y[row * y_stride + feature], exact, size * static_cast<double>(m.in_features) * 0x1p-24)
+          << rows << " x " << out << " x " << m.in_features << " at " << row << ", " << feature;
+    }
+  }
+}
+
+TEST(OneDnnLinear, AnyShape) {
+  OpenMPExecutor executor(2);
+  for (const int64_t out : {1, 7, 16, 17, 100, 576}) {
+    for (const int64_t in : {1, 7, 16, 17, 100, 576}) {
+      const Matrix matrix = RandomMatrix(out, in);
+      const Linear layer = MustCreate(out, in, matrix, executor);
+      EXPECT_EQ(layer.backend(), LinearBackend::kOneDnn);
+      EXPECT_GE(layer.weight_bytes(), static_cast<size_t>(out * in) * sizeof(float));
+      const std::string implementation = layer.implementation();
+      EXPECT_EQ(implementation.find("onednn "), 0u) << implementation;
+      EXPECT_EQ(implementation.find("onednn ref"), std::string::npos) << implementation;
+      for (const int64_t rows : {1, 2, 3, 17, 64, 65}) {
+        const GuardedFloats x(Random(static_cast<uint64_t>(rows)).Floats(static_cast<size_t>(rows * in)));
+        const GuardedFloats y(static_cast<size_t>(rows * out));
+        const Status status = layer.Run(x.data(), in, rows, y.data(), out, executor);
+        ASSERT_TRUE(status.ok()) << status.c_str();
+        ExpectClose(matrix, x.data(), in, rows, y.data(), out, out);
+      }
+    }
+  }
+}
+
+TEST(OneDnnLinear, Strides) {
+  constexpr int64_t kOut = 33, kIn = 50;
+  const Matrix matrix = RandomMatrix(kOut, kIn);
+  const Linear layer = MustCreate(kOut, kIn, matrix, SerialExecutor());
+  // More pairs of strides than the layer keeps primitives for, the first one again at the end.
+  for (int64_t gap = 0; gap <= 40; ++gap) {
+    const int64_t x_stride = kIn + gap % 40, y_stride = kOut + 2 * (gap % 40);
+    const std::vector<float> x = Random(5).Floats(static_cast<size_t>(9 * x_stride));
+    for (const int64_t rows : {1, 9}) {
+      std::vector<float> y(static_cast<size_t>(9 * y_stride), 7.0f);
+      ASSERT_TRUE(layer.Run(x.data(), x_stride, rows, y.data(), y_stride, SerialExecutor()).ok());
+      ExpectClose(matrix, x.data(), x_stride, rows, y.data(), y_stride, kOut);
+      for (int64_t i = 0; i < 9 * y_stride; ++i) {
+        if (i / y_stride < rows && i % y_stride < kOut) continue;
+        EXPECT_EQ(y[static_cast<size_t>(i)], 7.0f) << i;
+      }
+    }
+  }
+}
+
+TEST(OneDnnLinear, FromSeveralThreadsAtOnce) {
+  constexpr int64_t kOut = 100, kIn = 200, kRows = 10;
+  const Matrix matrix = RandomMatrix(kOut, kIn);
+  const Linear layer = MustCreate(kOut, kIn, matrix, SerialExecutor());
+  const std::vector<float> x = Random(6).Floats(kRows * kIn);
+  std::vector<std::vector<float>> results(4, std::vector<float>(kRows * kOut));
+  std::vector<std::thread> threads;
+  for (std::vector<float>& y : results) {
+    threads.emplace_back([&] {
+      for (int64_t rows = 1; rows <= kRows; ++rows) EXPECT_TRUE(layer.Run(x.data(), kIn, rows, y.data(), kOut, SerialExecutor()).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<float>& y : results) ExpectClose(matrix, x.data(), kIn, kRows, y.data(), kOut, kOut);
+}
+
+#if HEADLANE_WITH_OPENMP
+TEST(OneDnnLinear, LeavesTheCallersOpenMPSettingAlone) {
+  constexpr int64_t kOut = 64, kIn = 64, kRows = 8;
+  const Matrix matrix = RandomMatrix(kOut, kIn);
+  const std::vector<float> x = Random(7).Floats(kRows * kIn);
+  std::vector<float> y(kRows * kOut);
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 2, 3, before + 4}) {
+    OpenMPExecutor executor(threads);
+    const Linear layer = MustCreate(kOut, kIn, matrix, executor);
+    EXPECT_EQ(omp_get_max_threads(), before);
+    ASSERT_TRUE(layer.Run(x.data(), kIn, kRows, y.data(), kOut, executor).ok());
+    EXPECT_EQ(omp_get_max_threads(), before);
+    ExpectClose(matrix, x.data(), kIn, kRows, y.data(), kOut, kOut);
+  }
+}
+#endif
+
+// libgomp's threads do not survive fork(): a child that waits for them hangs.
+TEST(OneDnnLinear, RunsInAForkedChild) {
+  constexpr int64_t kOut = 300, kIn = 300, kRows = 64;
+  const Matrix matrix = RandomMatrix(kOut, kIn);
+  OpenMPExecutor executor(3);
+  const Linear layer = MustCreate(kOut, kIn, matrix, executor);
+  const std::vector<float> x = Random(8).Floats(kRows * kIn);
+  std::vector<float> y(kRows * kOut);
+  ASSERT_TRUE(layer.Run(x.data(), kIn, kRows, y.data(), kOut, executor).ok());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);
+    std::vector<float> again(y.size());
+    if (!layer.Run(x.data(), kIn, kRows, again.data(), kOut, executor).ok() || std::fabs(again[5] - y[5]) > 1e-3f) _exit(1);
+    const Linear fresh = MustCreate(kOut, kIn, matrix, executor);
+    if (!fresh.Run(x.data(), kIn, kRows, again.data(), kOut, executor).ok() || std::fabs(again[7] - y[7]) > 1e-3f) _exit(2);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace headlane
