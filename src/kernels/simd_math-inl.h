@@ -26,13 +26,14 @@ HWY_INLINE V ReduceByLn2(D d, V x, V& t) {
   return hn::NegMulAdd(n, hn::Set(d, kLn2Lo), hn::NegMulAdd(n, hn::Set(d, kLn2Hi), x));
 }
 
-// (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2.
+// e^r - 1 for |r| <= ln 2 / 2.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V ExpTail(D d, V r) {
+HWY_INLINE V ExpMinusOne(D d, V r) {
   V p = hn::MulAdd(hn::Set(d, kExpC6), r, hn::Set(d, kExpC5));
   p = hn::MulAdd(p, r, hn::Set(d, kExpC4));
   p = hn::MulAdd(p, r, hn::Set(d, kExpC3));
-  return hn::MulAdd(p, r, hn::Set(d, kExpC2));
+  p = hn::MulAdd(p, r, hn::Set(d, kExpC2));
+  return hn::MulAdd(hn::Mul(r, r), p, r);
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -46,8 +47,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpNonPositive(D d, V x) {
   V t;
   const V r = ReduceByLn2(d, x, t);
-  const V one = hn::Set(d, 1.0f);
-  const V p = hn::MulAdd(hn::MulAdd(ExpTail(d, r), r, one), r, one);
+  const V p = hn::Add(ExpMinusOne(d, r), hn::Set(d, 1.0f));
   const V y = hn::Mul(p, PowerOfTwo(d, t));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kExpCutoff)), y);
 }
@@ -57,8 +57,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE HWY_MAYBE_UNUSED V Exp(D d, V x) {
   V t;
   const V r = ReduceByLn2(d, x, t);
-  const V one = hn::Set(d, 1.0f);
-  const V p = hn::MulAdd(hn::MulAdd(ExpTail(d, r), r, one), r, one);
+  const V p = hn::Add(ExpMinusOne(d, r), hn::Set(d, 1.0f));
   const V t_max = hn::Set(d, kExpMagicMax);
   const auto large = hn::Gt(t, t_max);
   V y = hn::Mul(p, PowerOfTwo(d, hn::IfThenElse(large, t_max, t)));
@@ -104,8 +103,7 @@ HWY_INLINE HWY_MAYBE_UNUSED V Tanh(D d, V x) {
   V t;
   const V r = ReduceByLn2(d, z, t);
   const V scale = PowerOfTwo(d, t);
-  const V p = hn::MulAdd(hn::Mul(r, r), ExpTail(d, r), r);
-  const V g = hn::MulAdd(scale, p, hn::Sub(scale, hn::Set(d, 1.0f)));
+  const V g = hn::MulAdd(scale, ExpMinusOne(d, r), hn::Sub(scale, hn::Set(d, 1.0f)));
   const V y = hn::Div(hn::Neg(g), hn::Add(hn::Set(d, 2.0f), g));
   return hn::CopySign(y, x);
 }
