@@ -237,7 +237,9 @@ class Builder {
 
   int64_t PiecesOf(const RowBlock& block, double cost) const {
     if (block.num_splits <= 1 || !(cost > target_)) return 1;
-    const double wanted = std::ceil(cost / target_);
+    // A little more than its share is no reason for another piece: pieces of unequal length wait for each other.
+    const double wanted = std::ceil(cost / target_ - 0.1);
+    if (!(wanted > 1)) return 1;
     const int64_t pieces =
         wanted < static_cast<double>(block.num_splits) ? static_cast<int64_t>(wanted) : block.num_splits;
     const int64_t longest = CeilDiv(block.num_splits, pieces) * kSplitKeys;
