@@ -1,0 +1,89 @@
+#include "reference/error_bound.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include "base/canonical_math.h"
+
+namespace headlane::reference {
+namespace {
+
+constexpr double kU = 0x1p-24;
+constexpr double kSafety = 1.01;
+// The blocking of the canonical order; see canonical.h.
+constexpr int64_t kSplit = 1024;
+constexpr int64_t kBlock = 128;
+constexpr int64_t kLanes = 16;
+
+// Absolute error of one score, divided by u.
+double ScoreError(const Problem& p, int64_t head, int64_t row, int64_t key, double s) {
+  const float* q = p.q + (row * p.num_q_heads + head) * p.qk_dim;
+  const float* k = p.k + (key * p.num_kv_heads + KvHead(p, head)) * p.qk_dim;
+  double magnitude = 0.0;
+  for (int64_t d = 0; d < p.qk_dim; ++d) magnitude += std::fabs(static_cast<double>(q[d]) * static_cast<double>(k[d]));
+  magnitude *= std::fabs(p.scale);
+  double error = static_cast<double>(p.qk_dim + 1) * magnitude;
+  if (p.softcap > 0.0f) error += (2.0 + 2.0 * internal::kTanhMaxUlp) * std::min<double>(magnitude, p.softcap);
+  if (p.alibi_slopes != nullptr) {
+    const double alibi = static_cast<double>(p.alibi_slopes[head]) * static_cast<double>(key - RowPosition(p, row));
+    error += std::fabs(s);
+    s -= alibi;
+  }
+  if (p.bias != nullptr) error += std::fabs(s);
+  return error;
+}
+
+}  // namespace
+
+ErrorBound DeriveErrorBound(const Problem& p, const OracleResult& result) {
+  ErrorBound bound;
+  bound.out.assign(result.out.size(), 0.0);
+  bound.lse.assign(result.lse.size(), 0.0);
+
+  const double keys = static_cast<double>(p.kv_len);
+  const double in_split = static_cast<double>(std::min(p.kv_len, kSplit));
+  const double splits = std::ceil(keys / kSplit) + (p.sinks != nullptr ? 1.0 : 0.0);
+  const double blocks = std::ceil(in_split / kBlock);
+  const double o_steps = in_split + splits;
+  const double l_steps = std::ceil(in_split / kLanes) + 4.0 + splits;
+  const double exp_steps = (2.0 * internal::kExpMaxUlp + 1.0) * (1.0 + blocks + splits);
+
+  std::vector<double> weighted(static_cast<size_t>(p.v_dim));
+  for (int64_t row = 0; row < p.q_len; ++row) {
+    for (int64_t head = 0; head < p.num_q_heads; ++head) {
+      const int64_t index = row * p.num_q_heads + head;
+      const double lse = result.lse[index];
+      if (!std::isfinite(lse)) continue;  // nothing visible: exactly 0; NaN: must be NaN
+      double m = p.sinks != nullptr ? p.sinks[head] : -std::numeric_limits<double>::infinity();
+      for (int64_t j = 0; j < p.kv_len; ++j) m = std::max(m, OracleScore(p, head, row, j));
+
+      double weight_error = p.sinks != nullptr ? std::exp(p.sinks[head] - lse) * (std::fabs(p.sinks[head] - m) + exp_steps) : 0.0;
+      double max_v = 0.0;
+      std::fill(weighted.begin(), weighted.end(), 0.0);
+      for (int64_t j = 0; j < p.kv_len; ++j) {
+        const double s = OracleScore(p, head, row, j);
+        if (s == -std::numeric_limits<double>::infinity()) continue;
+        const double weight = result.weights[index * p.kv_len + j];
+        const double error = ScoreError(p, head, row, j, s) + std::fabs(s - m) + exp_steps;
+        weight_error += weight * error;
+        const float* v = p.v + (j * p.num_kv_heads + KvHead(p, head)) * p.v_dim;
+        for (int64_t d = 0; d < p.v_dim; ++d) {
+          const double size = std::fabs(static_cast<double>(v[d]));
+          weighted[d] += weight * size * (error + o_steps);
+          max_v = std::max(max_v, size);
+        }
+      }
+      for (int64_t d = 0; d < p.v_dim; ++d) {
+        const double out = std::fabs(result.out[index * p.v_dim + d]);
+        bound.out[index * p.v_dim + d] = kSafety * kU * (weighted[d] + out * (weight_error + l_steps + 1.0)) + keys * 0x1p-126 * (max_v + 1.0);
+      }
+      bound.lse[index] =
+          kSafety * kU * (weight_error + l_steps + 2.0 * internal::kLnMaxUlp * std::fabs(lse - m) + std::fabs(lse)) + keys * 0x1p-126;
+    }
+  }
+  return bound;
+}
+
+}  // namespace headlane::reference
