@@ -27,7 +27,7 @@ namespace headlane {
 
 struct SamplerOptions {
   float temperature = 0.0f;  // 0: greedy, and the rest is ignored. Else finite and > 0.
-  int32_t top_k = 0;         // 0: all
+  int32_t top_k = 0;         // 0, or the size of the vocabulary and more: all
   float top_p = 1.0f;        // in (0, 1]; 1: all
   uint64_t seed = 0;
 };
