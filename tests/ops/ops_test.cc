@@ -1,23 +1,33 @@
-// The operators around attention, bit by bit against scalar programs in the canonical order, on every SIMD target of this machine.
+// The operators around attention, bit by bit against the scalar canonical programs, on every SIMD target of this machine.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <functional>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "base/aligned_buffer.h"
 #include "headlane/ops.h"
 #include "headlane/target.h"
-#include "reference/canonical_math.h"
+#include "reference/canonical_ops.h"
+#include "support/bits.h"
+#include "support/guarded_buffer.h"
+#include "support/random.h"
+#include "support/targets.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 namespace headlane {
 namespace {
+
+using testing::GuardedFloats;
+using testing::Random;
+using testing::SameBits;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -27,92 +37,50 @@ constexpr int64_t kLengths[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 3
 
 uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
-std::vector<float> Random(int64_t n, uint64_t seed, float scale = 1.0f) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(random);
-  return x;
+std::vector<float> Floats(int64_t n, int64_t seed, float size = 1.0f) {
+  return Random(static_cast<uint64_t>(seed)).Floats(static_cast<size_t>(n), size);
 }
 
-// Floats that end where memory ends: reading or writing one too many is a fault.
-class Guarded {
- public:
-  explicit Guarded(const std::vector<float>& values) : size_(static_cast<int64_t>(values.size())) {
-    const int64_t bytes = size_ * 4;
-    const int64_t whole = (bytes / 4096 + 1) * 4096;
-    Result<internal::AlignedBuffer> buffer = internal::AlignedBuffer::Create(whole, "test");
-    if (!buffer.ok()) std::abort();
-    buffer_ = std::move(buffer).value();
-    data_ = reinterpret_cast<float*>(buffer_.data() + (whole - bytes));
-    if (size_ > 0) std::memcpy(data_, values.data(), static_cast<size_t>(bytes));
-  }
-  float* data() { return data_; }
-  std::vector<float> values() const { return {data_, data_ + size_}; }
-
- private:
-  internal::AlignedBuffer buffer_;
-  float* data_;
-  int64_t size_;
-};
-
-void ExpectSameBits(const std::vector<float>& actual, const std::vector<float>& expected, const std::string& what) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    ASSERT_EQ(Bits(actual[i]), Bits(expected[i])) << what << " at " << i << ": " << actual[i] << " and " << expected[i];
-  }
+::testing::AssertionResult SameBits(const std::vector<float>& expected, const GuardedFloats& actual) {
+  return testing::SameBits(expected.data(), actual.data(), expected.size());
+}
+::testing::AssertionResult SameBits(const GuardedFloats& expected, const GuardedFloats& actual) {
+  return testing::SameBits(expected.data(), actual.data(), expected.size());
 }
 
-// Runs `body(has_fma, name)` on every target that this machine has.
-void OnEveryTarget(const std::function<void(bool, const std::string&)>& body) {
-  TargetInfo infos[32];
-  const int n = ListTargets(infos, 32);
-  int num_run = 0;
-  for (int i = 0; i < n; ++i) {
-    if (!infos[i].supported) continue;
-    ASSERT_TRUE(ForceTarget(infos[i].name).ok());
-    body(infos[i].has_fma, infos[i].name);
-    ++num_run;
+// Runs `body(has_fma)` on every target that this machine has. Bits are promised of those with FMA.
+template <typename Body>
+void OnEveryTarget(const Body& body) {
+  const std::vector<TargetInfo> targets = testing::UsableTargets();
+  ASSERT_FALSE(targets.empty());
+  for (const TargetInfo& target : targets) {
+    const testing::ScopedTarget scope(target.name);
+    SCOPED_TRACE(target.name);
+    body(target.has_fma);
   }
-  ASSERT_TRUE(ForceTarget(nullptr).ok());
-  ASSERT_GT(num_run, 0);
-}
-
-float TreeSum(const float (&partial)[16]) {
-  float sum[16];
-  std::memcpy(sum, partial, sizeof(sum));
-  for (int step = 8; step > 0; step /= 2) {
-    for (int j = 0; j < step; ++j) sum[j] += sum[j + step];
-  }
-  return sum[0];
-}
-
-std::vector<float> CanonicalRmsNorm(const std::vector<float>& x, const std::vector<float>& weight, float epsilon) {
-  float partial[16] = {};
-  for (size_t i = 0; i < x.size(); ++i) partial[i % 16] = std::fma(x[i], x[i], partial[i % 16]);
-  const float r = 1.0f / std::sqrt(TreeSum(partial) / static_cast<float>(x.size()) + epsilon);
-  std::vector<float> y(x.size());
-  for (size_t i = 0; i < x.size(); ++i) y[i] = (x[i] * r) * weight[i];
-  return y;
 }
 
 TEST(RmsNorm, CanonicalBits) {
-  OnEveryTarget([](bool has_fma, const std::string& target) {
+  OnEveryTarget([](bool has_fma) {
     for (const int64_t n : kLengths) {
-      const std::vector<float> x = Random(n, 1 + n), weight = Random(n, 1000 + n);
+      const std::vector<float> x = Floats(n, 1 + n), weight = Floats(n, 1000 + n);
+      const GuardedFloats gw(weight);
       for (const float epsilon : {0.0f, 1e-5f, 1e-6f}) {
-        Guarded gx(x), gw(weight), gy(std::vector<float>(n, 7.0f));
+        const GuardedFloats gx(x), gy(static_cast<size_t>(n));
         RmsNorm(gx.data(), n, gw.data(), epsilon, 1, n, gy.data(), n);
-        const std::vector<float> expected = CanonicalRmsNorm(x, weight, epsilon);
-        if (has_fma) ExpectSameBits(gy.values(), expected, target);
+        std::vector<float> expected(x.size());
+        reference::CanonicalRmsNorm(x.data(), weight.data(), epsilon, n, expected.data());
+        if (has_fma) {
+          EXPECT_TRUE(SameBits(expected, gy)) << n;
+        }
         double squares = 0.0;
         for (const float v : x) squares += static_cast<double>(v) * v;
         for (int64_t i = 0; i < n; ++i) {
           const double exact = x[i] / std::sqrt(squares / static_cast<double>(n) + epsilon) * weight[i];
-          EXPECT_NEAR(gy.values()[i], exact, std::fabs(exact) * 8e-7) << target << " n " << n;
+          EXPECT_NEAR(gy[i], exact, std::fabs(exact) * 8e-7) << n;
         }
         RmsNorm(gx.data(), n, gw.data(), epsilon, 1, n, gx.data(), n);  // in place
-        ExpectSameBits(gx.values(), gy.values(), target + " in place");
+        EXPECT_TRUE(SameBits(gy, gx)) << n;
       }
     }
   });
@@ -120,21 +88,20 @@ TEST(RmsNorm, CanonicalBits) {
 
 TEST(RmsNorm, RowsAreIndependentAndStridesRespected) {
   constexpr int64_t kRows = 5, kN = 19, kXStride = 23, kYStride = 40;
-  const std::vector<float> x = Random(kRows * kXStride, 3), weight = Random(kN, 4);
-  std::vector<float> y(kRows * kYStride, 7.0f);
+  const std::vector<float> x = Floats(kRows * kXStride, 3), weight = Floats(kN, 4);
+  std::vector<float> y(kRows * kYStride, 7.0f), alone(kN);
   RmsNorm(x.data(), kXStride, weight.data(), 1e-5f, kRows, kN, y.data(), kYStride);
   for (int64_t row = 0; row < kRows; ++row) {
-    std::vector<float> alone(kN);
     RmsNorm(x.data() + row * kXStride, kN, weight.data(), 1e-5f, 1, kN, alone.data(), kN);
-    ExpectSameBits({y.begin() + row * kYStride, y.begin() + row * kYStride + kN}, alone, "row");
+    EXPECT_TRUE(SameBits(alone.data(), y.data() + row * kYStride, kN)) << row;
     for (int64_t i = kN; i < kYStride; ++i) EXPECT_EQ(y[row * kYStride + i], 7.0f);
   }
   RmsNorm(x.data(), kXStride, weight.data(), 1e-5f, 0, kN, nullptr, 0);  // no rows: nothing is touched
 }
 
-TEST(RmsNorm, ExtremesStayWhatTheyAre) {
+TEST(RmsNorm, ZerosStayZeroAndNaNSpreads) {
   const std::vector<float> ones(20, 1.0f);
-  std::vector<float> x(20, 0.0f), y(20);
+  std::vector<float> x(20, 0.0f), y(20, 7.0f);
   RmsNorm(x.data(), 20, ones.data(), 1e-5f, 1, 20, y.data(), 20);
   for (const float v : y) EXPECT_EQ(Bits(v), 0u);
   x[17] = kNaN;
@@ -143,109 +110,104 @@ TEST(RmsNorm, ExtremesStayWhatTheyAre) {
 }
 
 TEST(SiluMul, CanonicalBits) {
-  OnEveryTarget([](bool has_fma, const std::string& target) {
+  OnEveryTarget([](bool has_fma) {
     for (const int64_t n : kLengths) {
-      std::vector<float> gate = Random(n, 5 + n, 8.0f);
-      const std::vector<float> up = Random(n, 6 + n);
+      std::vector<float> gate = Floats(n, 5 + n, 30.0f);
+      const std::vector<float> up = Floats(n, 6 + n);
       const float special[] = {0.0f, -0.0f, 88.0f, -88.0f, 100.0f, -100.0f, 1e30f, -1e30f, 1e-30f};
       for (size_t i = 0; i < std::size(special) && n >= 100; ++i) gate[10 * i + 3] = special[i];
-      std::vector<float> expected(n);
-      for (int64_t i = 0; i < n; ++i) expected[i] = gate[i] / (1.0f + reference::CanonicalExp(-gate[i])) * up[i];
-      Guarded gg(gate), gu(up), gy(std::vector<float>(n, 7.0f));
+      std::vector<float> expected(gate.size());
+      for (size_t i = 0; i < gate.size(); ++i) expected[i] = reference::CanonicalSiluMul(gate[i], up[i]);
+      const GuardedFloats gg(gate), gu(up), gy(gate.size());
       SiluMul(gg.data(), n, gu.data(), n, 1, n, gy.data(), n);
-      if (has_fma) ExpectSameBits(gy.values(), expected, target);
+      if (has_fma) {
+        EXPECT_TRUE(SameBits(expected, gy)) << n;
+      }
       for (int64_t i = 0; i < n; ++i) {
         const double exact = gate[i] / (1.0 + std::exp(-static_cast<double>(gate[i]))) * up[i];
-        // Past 88 the exp is infinite and silu -0.
-        EXPECT_NEAR(gy.values()[i], exact, std::fabs(exact) * 1e-6 + 1e-36) << target << " gate " << gate[i];
+        // Below -88 the exp is infinite and silu -0.
+        EXPECT_NEAR(gy[i], exact, std::fabs(exact) * 1e-6 + 1e-36) << gate[i];
       }
-      Guarded gg2(gate);
-      SiluMul(gg2.data(), n, gu.data(), n, 1, n, gg2.data(), n);  // over gate
-      ExpectSameBits(gg2.values(), gy.values(), target);
-      SiluMul(gg.data(), n, gu.data(), n, 1, n, gu.data(), n);  // over up
-      ExpectSameBits(gu.values(), gy.values(), target);
+      const GuardedFloats over_gate(gate);
+      SiluMul(over_gate.data(), n, gu.data(), n, 1, n, over_gate.data(), n);
+      EXPECT_TRUE(SameBits(gy, over_gate)) << n;
+      SiluMul(gg.data(), n, gu.data(), n, 1, n, gu.data(), n);
+      EXPECT_TRUE(SameBits(gy, gu)) << n;
     }
   });
 }
 
-TEST(SiluMul, Strides) {
-  const std::vector<float> gate = Random(3 * 21, 1), up = Random(3 * 30, 2);
+TEST(SiluMul, RowsAreIndependentAndStridesRespected) {
+  const std::vector<float> gate = Floats(3 * 21, 1), up = Floats(3 * 30, 2);
   std::vector<float> y(3 * 25, 7.0f), alone(17);
   SiluMul(gate.data(), 21, up.data(), 30, 3, 17, y.data(), 25);
   for (int64_t row = 0; row < 3; ++row) {
     SiluMul(gate.data() + row * 21, 17, up.data() + row * 30, 17, 1, 17, alone.data(), 17);
-    ExpectSameBits({y.begin() + row * 25, y.begin() + row * 25 + 17}, alone, "row");
+    EXPECT_TRUE(SameBits(alone.data(), y.data() + row * 25, 17)) << row;
     for (int64_t i = 17; i < 25; ++i) EXPECT_EQ(y[row * 25 + i], 7.0f);
   }
 }
 
 TEST(AddTo, Bits) {
-  OnEveryTarget([](bool, const std::string& target) {
+  OnEveryTarget([](bool) {
     for (const int64_t n : kLengths) {
-      const std::vector<float> x = Random(n, 7 + n), y = Random(n, 8 + n);
-      std::vector<float> expected(n);
-      for (int64_t i = 0; i < n; ++i) expected[i] = y[i] + x[i];
-      Guarded gx(x), gy(y);
+      const std::vector<float> x = Floats(n, 7 + n), y = Floats(n, 8 + n);
+      std::vector<float> expected(x.size());
+      for (size_t i = 0; i < x.size(); ++i) expected[i] = y[i] + x[i];
+      const GuardedFloats gx(x), gy(y);
       AddTo(gx.data(), n, 1, n, gy.data(), n);
-      ExpectSameBits(gy.values(), expected, target);
+      EXPECT_TRUE(SameBits(expected, gy)) << n;
     }
-    std::vector<float> x = Random(2 * 9, 1), y(2 * 11, 1.0f);
+    const std::vector<float> x = Floats(2 * 9, 1);
+    std::vector<float> y(2 * 11, 1.0f);
     AddTo(x.data(), 9, 2, 5, y.data(), 11);
     for (int64_t i = 0; i < 22; ++i) EXPECT_EQ(y[i], i % 11 < 5 ? 1.0f + x[i / 11 * 9 + i % 11] : 1.0f);
   });
 }
 
-float CanonicalLogSumExp(const std::vector<float>& x) {
-  float m = -kInfinity;
-  for (const float v : x) m = v > m ? v : m;
-  float partial[16] = {};
-  for (size_t i = 0; i < x.size(); ++i) partial[i % 16] += reference::CanonicalExp(x[i] - m);
-  return m + reference::CanonicalLn(TreeSum(partial));
-}
-
 TEST(LogSumExp, CanonicalBits) {
-  OnEveryTarget([](bool has_fma, const std::string& target) {
+  OnEveryTarget([](bool has_fma) {
     for (const int64_t n : kLengths) {
       if (n == 0) continue;
-      for (const float scale : {0.01f, 1.0f, 30.0f}) {
-        const std::vector<float> x = Random(n, 9 + n, scale);
-        Guarded gx(x);
+      for (const float size : {0.01f, 1.0f, 80.0f}) {
+        const std::vector<float> x = Floats(n, 9 + n, size);
+        const GuardedFloats gx(x);
         const float actual = LogSumExp(gx.data(), n);
         if (has_fma) {
-          EXPECT_EQ(Bits(actual), Bits(CanonicalLogSumExp(x))) << target << " n " << n;
+          EXPECT_TRUE(SameBits(reference::CanonicalLogSumExp(x.data(), n), actual)) << n << " numbers to " << size;
         }
         double sum = 0.0;
         for (const float v : x) sum += std::exp(static_cast<double>(v));
-        EXPECT_NEAR(actual, std::log(sum), 2e-6 * (1.0 + std::fabs(std::log(sum)))) << target << " n " << n;
+        EXPECT_NEAR(actual, std::log(sum), 1e-6 * (1.0 + std::fabs(std::log(sum)))) << n << " numbers to " << size;
       }
     }
   });
 }
 
 TEST(LogSumExp, SpecialValues) {
-  OnEveryTarget([](bool, const std::string& target) {
+  OnEveryTarget([](bool) {
     EXPECT_EQ(LogSumExp(nullptr, 0), -kInfinity);
     for (const int64_t n : kLengths) {
       if (n == 0) continue;
-      std::vector<float> x(n, -kInfinity);
-      EXPECT_EQ(LogSumExp(x.data(), n), -kInfinity) << target;
+      std::vector<float> x(static_cast<size_t>(n), -kInfinity);
+      EXPECT_EQ(LogSumExp(x.data(), n), -kInfinity);
       for (const int64_t i : {int64_t{0}, n / 2, n - 1}) {
-        x.assign(n, -kInfinity);
+        std::fill(x.begin(), x.end(), -kInfinity);
         x[i] = 3.0f;
-        EXPECT_EQ(LogSumExp(x.data(), n), 3.0f) << target;
+        EXPECT_EQ(LogSumExp(x.data(), n), 3.0f);
         for (const float other : {-kInfinity, 3.4e38f, 1.0f}) {
           for (const float bad : {kNaN, kInfinity}) {
-            x.assign(n, other);
+            std::fill(x.begin(), x.end(), other);
             x[i] = bad;
-            EXPECT_EQ(Bits(LogSumExp(x.data(), n)), 0x7FC00000u) << target << " n " << n << " i " << i << " " << other << " " << bad;
+            EXPECT_EQ(Bits(LogSumExp(x.data(), n)), 0x7FC00000u) << bad << " at " << i << " of " << n << ", the others " << other;
           }
         }
       }
-      // Far beyond what exp can represent.
-      x.assign(n, 3e38f);
-      EXPECT_EQ(LogSumExp(x.data(), n), 3e38f);
-      x.assign(n, -3e38f);
-      EXPECT_EQ(LogSumExp(x.data(), n), -3e38f);
+      // Far beyond what exp can represent; ln n is less than half an ulp of it.
+      for (const float huge : {3e38f, -3e38f}) {
+        std::fill(x.begin(), x.end(), huge);
+        EXPECT_EQ(LogSumExp(x.data(), n), huge);
+      }
     }
   });
 }
@@ -257,56 +219,55 @@ RopeSpec Spec(int64_t rotary_dim, RopeStyle style) {
   return spec;
 }
 
-// Widths of heads: pairs around every vector width.
-TEST(ApplyRope, CanonicalBitsInBothStyles) {
-  OnEveryTarget([](bool has_fma, const std::string& target) {
-    for (const int64_t rotary_dim : {2, 4, 6, 8, 14, 16, 18, 30, 32, 34, 64, 66, 128}) {
-      for (const RopeStyle style : {RopeStyle::kAdjacent, RopeStyle::kHalfSplit}) {
-        const RopeSpec spec = Spec(rotary_dim, style);
-        constexpr int64_t kTokens = 3, kHeads = 2;
-        const int64_t pairs = rotary_dim / 2, dim = rotary_dim + 3;
-        const int64_t positions[kTokens] = {0, 77, 131071};
-        std::vector<float> cos(kTokens * pairs), sin(kTokens * pairs);
-        ASSERT_TRUE(RopeAngles(spec, positions, kTokens, cos.data(), sin.data()).ok());
-        const std::vector<float> x = Random(kTokens * kHeads * dim, 11 + rotary_dim);
-        std::vector<float> expected = x;
-        for (int64_t row = 0; row < kTokens * kHeads; ++row) {
-          for (int64_t pair = 0; pair < pairs; ++pair) {
-            const int64_t even_at = row * dim + (style == RopeStyle::kAdjacent ? 2 * pair : pair);
-            const int64_t odd_at = even_at + (style == RopeStyle::kAdjacent ? 1 : pairs);
-            const float even = x[even_at], odd = x[odd_at];
-            const float c = cos[row / kHeads * pairs + pair], s = sin[row / kHeads * pairs + pair];
-            expected[even_at] = std::fma(even, c, -(odd * s));
-            expected[odd_at] = std::fma(even, s, odd * c);
-          }
-        }
-        Guarded gx(x), gcos(cos), gsin(sin);
-        ASSERT_TRUE(ApplyRope(spec, gcos.data(), gsin.data(), TokensHeadsDim(gx.data(), kTokens, kHeads, dim)).ok());
-        if (has_fma) {
-          ExpectSameBits(gx.values(), expected, target);
-        } else {
-          for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(gx.values()[i], expected[i], 1e-6) << target;
-        }
-        // The same elements in other places: heads outside of tokens, features three apart.
-        std::vector<float> strided(x.size() * 3, 7.0f);
-        TensorView view = {strided.data(), DType::kF32,         1,       kTokens, kHeads, dim,
-                           0,              3 * dim,             3 * dim * kTokens, 3};
-        const auto at = [&](int64_t t, int64_t h, int64_t i) { return t * view.token_stride + h * view.head_stride + i * 3; };
-        for (int64_t t = 0; t < kTokens; ++t) {
-          for (int64_t h = 0; h < kHeads; ++h) {
-            for (int64_t i = 0; i < dim; ++i) strided[at(t, h, i)] = x[(t * kHeads + h) * dim + i];
-          }
-        }
-        ASSERT_TRUE(ApplyRope(spec, cos.data(), sin.data(), view).ok());
-        for (int64_t t = 0; t < kTokens; ++t) {
-          for (int64_t h = 0; h < kHeads; ++h) {
-            for (int64_t i = 0; i < dim; ++i) {
-              ASSERT_EQ(Bits(strided[at(t, h, i)]), Bits(gx.values()[(t * kHeads + h) * dim + i])) << target;
-              ASSERT_EQ(strided[at(t, h, i) + 1], 7.0f);
-            }
-          }
-        }
+// Three tokens of two heads that are three features wider than what rotates.
+void CheckRope(const RopeSpec& spec, bool has_fma) {
+  constexpr int64_t kTokens = 3, kHeads = 2;
+  const bool is_adjacent = spec.style == RopeStyle::kAdjacent;
+  const int64_t pairs = spec.rotary_dim / 2, dim = spec.rotary_dim + 3;
+  const int64_t positions[kTokens] = {0, 77, 131071};
+  std::vector<float> cos(kTokens * pairs), sin(kTokens * pairs);
+  ASSERT_TRUE(RopeAngles(spec, positions, kTokens, cos.data(), sin.data()).ok());
+  const std::vector<float> x = Floats(kTokens * kHeads * dim, 11 + spec.rotary_dim);
+  std::vector<float> expected = x;
+  for (int64_t row = 0; row < kTokens * kHeads; ++row) {
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      float* even = &expected[row * dim + (is_adjacent ? 2 * pair : pair)];
+      const int64_t angle = row / kHeads * pairs + pair;
+      reference::CanonicalRope(cos[angle], sin[angle], even, even + (is_adjacent ? 1 : pairs));
+    }
+  }
+  const GuardedFloats gx(x), gcos(cos), gsin(sin);
+  ASSERT_TRUE(ApplyRope(spec, gcos.data(), gsin.data(), TokensHeadsDim(gx.data(), kTokens, kHeads, dim)).ok());
+  if (has_fma) {
+    EXPECT_TRUE(SameBits(expected, gx));
+  }
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(gx[i], expected[i], 1e-6);
+
+  // The same elements in other places: heads outside of tokens, features three apart.
+  std::vector<float> strided(x.size() * 3, 7.0f);
+  const TensorView view = {strided.data(), DType::kF32, 1, kTokens, kHeads, dim, 0, 3 * dim, 3 * dim * kTokens, 3};
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int64_t i = 0; i < kTokens * kHeads * dim; ++i) {
+      float* element = &strided[i / (kHeads * dim) * view.token_stride + i / dim % kHeads * view.head_stride + i % dim * 3];
+      if (pass == 0) {
+        *element = x[i];
+      } else {
+        ASSERT_TRUE(SameBits(gx[i], *element)) << i;
+        ASSERT_EQ(element[1], 7.0f);
       }
+    }
+    if (pass == 0) {
+      ASSERT_TRUE(ApplyRope(spec, cos.data(), sin.data(), view).ok());
+    }
+  }
+}
+
+TEST(ApplyRope, CanonicalBitsInBothStylesAndAnyStrides) {
+  OnEveryTarget([](bool has_fma) {
+    for (const int64_t rotary_dim : {2, 4, 6, 8, 14, 16, 18, 30, 32, 34, 64, 66, 128}) {
+      SCOPED_TRACE(rotary_dim);
+      CheckRope(Spec(rotary_dim, RopeStyle::kAdjacent), has_fma);
+      CheckRope(Spec(rotary_dim, RopeStyle::kHalfSplit), has_fma);
     }
   });
 }
@@ -355,6 +316,54 @@ TEST(ApplyRope, Errors) {
   expect(Spec(7, RopeStyle::kAdjacent), cos, TokensHeadsDim(x, 1, 1, 8), "rotary_dim is 7");
   EXPECT_TRUE(ApplyRope(spec, cos, sin, TokensHeadsDim(x, 0, 1, 8)).ok());
   EXPECT_TRUE(ApplyRope(Spec(0, RopeStyle::kAdjacent), nullptr, nullptr, TokensHeadsDim(x, 1, 1, 8)).ok());
+}
+
+// What every operator gives for one row.
+std::vector<float> AllOperators(const std::vector<float>& x, const std::vector<float>& weight) {
+  const int64_t n = static_cast<int64_t>(x.size());
+  std::vector<float> y(x.size()), results;
+  const auto keep = [&] { results.insert(results.end(), y.begin(), y.end()); };
+  RmsNorm(x.data(), n, weight.data(), 1e-5f, 1, n, y.data(), n);
+  keep();
+  SiluMul(x.data(), n, weight.data(), n, 1, n, y.data(), n);
+  keep();
+  AddTo(x.data(), n, 1, n, y.data(), n);
+  keep();
+  results.push_back(LogSumExp(x.data(), n));
+  const RopeSpec spec = Spec(n, RopeStyle::kHalfSplit);
+  const int64_t position = 123457;
+  std::vector<float> cos(n / 2), sin(n / 2);
+  EXPECT_TRUE(RopeAngles(spec, &position, 1, cos.data(), sin.data()).ok());
+  EXPECT_TRUE(ApplyRope(spec, cos.data(), sin.data(), TokensHeadsDim(y.data(), 1, 1, n)).ok());
+  keep();
+  results.insert(results.end(), cos.begin(), cos.end());
+  results.insert(results.end(), sin.begin(), sin.end());
+  return results;
+}
+
+TEST(Operators, IgnoreTheCallersFloatingPointEnvironmentAndLeaveItAlone) {
+  std::vector<float> x = Floats(50, 1);
+  const std::vector<float> weight = Floats(50, 2);
+  for (size_t i = 0; i < x.size(); i += 3) x[i] *= 0x1p-130f;  // denormal
+  const std::vector<float> expected = AllOperators(x, weight);
+  for (const int mode : {FE_UPWARD, FE_TOWARDZERO}) {
+    ASSERT_EQ(std::fesetround(mode), 0);
+    const std::vector<float> actual = AllOperators(x, weight);
+    const int after = std::fegetround();
+    std::fesetround(FE_TONEAREST);
+    EXPECT_EQ(after, mode);
+    EXPECT_TRUE(SameBits(expected, actual)) << "rounding mode " << mode;
+  }
+#if defined(__x86_64__)
+  const unsigned saved = _mm_getcsr();
+  const unsigned flushing = saved | 0x8040;  // flush to zero, denormals are zero
+  _mm_setcsr(flushing);
+  const std::vector<float> actual = AllOperators(x, weight);
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(saved);
+  EXPECT_EQ(after & 0xFFC0, flushing & 0xFFC0);  // but for the flags
+  EXPECT_TRUE(SameBits(expected, actual)) << "flush to zero";
+#endif
 }
 
 }  // namespace
