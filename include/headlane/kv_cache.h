@@ -91,7 +91,9 @@ class KVCache {
   Status Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v, int64_t begin = 0,
                int64_t batch = 0) noexcept;
 
-  // Errors: NotFound, OutOfRange (n negative or more than reserved). Allocation: none.
+  // length += n; the rest of the reservation stays, with positions counted from the new length. Errors: NotFound, OutOfRange (n negative or
+  // more than reserved), FailedPrecondition (one of the n tokens was not written in every layer: names both; nothing changed).
+  // Allocation: none.
   Status Commit(SequenceId sequence, int64_t n) noexcept;
 
   // Gives back what was reserved and not committed. Errors: NotFound.
@@ -105,7 +107,7 @@ class KVCache {
   // Errors: NotFound, OutOfRange. Allocation: none.
   Status Truncate(SequenceId sequence, int64_t length) noexcept;
 
-  // Reads tokens [begin, begin + k.num_tokens) of `layer` back as rows, exactly as stored, into batch entry 0 of f32 views.
+  // Reads committed tokens [begin, begin + k.num_tokens) of `layer` back as rows, exactly as stored, into batch entry 0 of f32 views.
   // Errors: NotFound, OutOfRange, InvalidArgument, Unsupported. Allocation: none.
   Status Read(SequenceId sequence, int64_t layer, int64_t begin, const TensorView& k, const TensorView& v) const noexcept;
 
