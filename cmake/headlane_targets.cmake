@@ -46,7 +46,7 @@ endif()
 function(headlane_bench name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   add_executable(${name} ${arg_SOURCES})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/bench)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE
     HEADLANE_WITH_OPENMP=$<BOOL:${HEADLANE_WITH_OPENMP}> HEADLANE_WITH_ONEDNN=$<BOOL:${HEADLANE_WITH_ONEDNN}>)
   target_link_libraries(${name} PRIVATE headlane_compile_options ${arg_LIBS} headlane::headlane benchmark::benchmark)

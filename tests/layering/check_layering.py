@@ -31,7 +31,7 @@ THIRD_PARTY = {
     "hwy/": r"src/kernels/",
     "oneapi/": r"(src/linear|bench)/[a-z_]*onednn[a-z_]*\.(h|cc)$",
     "dnnl": r"(src/linear|bench)/[a-z_]*onednn[a-z_]*\.(h|cc)$",
-    "omp.h": r"(src/exec/[a-z_]*openmp[a-z_]*\.cc|src/linear/[a-z_]*onednn[a-z_]*\.cc|tests/.*)$",
+    "omp.h": r"(src/exec/[a-z_]*openmp[a-z_]*\.cc|(src/linear|bench)/[a-z_]*onednn[a-z_]*\.cc|tests/.*)$",
     "pcre2.h": r"src/decoder/",
     "CLI/": r"tools/",
     "nlohmann/": r"(tools|tests)/",

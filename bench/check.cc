@@ -1,0 +1,80 @@
+// CheckOutputs: a benchmark of wrong results is worth nothing.
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "bench/attention_runner.h"
+#include "headlane/attention.h"
+#include "reference/error_bound.h"
+#include "reference/oracle.h"
+
+namespace headlane::bench {
+namespace {
+
+// Indices in [0, n) out of `wanted`, each once.
+std::set<int64_t> Clip(std::initializer_list<int64_t> wanted, int64_t n) {
+  std::set<int64_t> indices;
+  for (const int64_t i : wanted) {
+    if (i >= 0 && i < n) indices.insert(i);
+  }
+  return indices;
+}
+
+// One row of one head, with its keys and values gathered into dense arrays, is a problem that the oracle solves
+// quickly.
+Status CheckRow(const Source& source, const AttentionRunner& runner, int64_t copy, int64_t sequence, int64_t row,
+                int64_t head) {
+  const AttentionShape& shape = source.shape();
+  const ModelShape& model = shape.model;
+  const int64_t num_keys = shape.VisibleKeys(row);
+  const int64_t kv_head = head / shape.group();
+  std::vector<float> k, v;
+  for (int64_t t = 0; t < num_keys; ++t) {
+    const float* key = source.Key(copy, sequence, t) + kv_head * model.qk_dim;
+    const float* value = source.Value(copy, sequence, t) + kv_head * model.v_dim;
+    k.insert(k.end(), key, key + model.qk_dim);
+    v.insert(v.end(), value, value + model.v_dim);
+  }
+  reference::Problem problem;
+  problem.qk_dim = model.qk_dim;
+  problem.v_dim = model.v_dim;
+  problem.q_len = 1;
+  problem.kv_len = num_keys;
+  problem.q = source.Query(sequence, row, head);
+  problem.k = k.data();
+  problem.v = v.data();
+  problem.scale = DefaultScale(model.qk_dim);
+  const reference::OracleResult expected = reference::Oracle(problem);
+  const reference::ErrorBound bound = reference::DeriveErrorBound(problem, expected);
+
+  const float* got = runner.Output(sequence, row, head);
+  for (int64_t j = 0; j < model.v_dim; ++j) {
+    const size_t at = static_cast<size_t>(j);
+    const double error = std::abs(got[j] - expected.out[at]);
+    if (error <= bound.out[at] * runner.tolerance()) continue;  // not so for a NaN
+    return MakeStatus(
+        StatusCode::kInternal,
+        "wrong output in sequence %lld row %lld head %lld feature %lld of copy %lld: %.9g instead of %.9g",
+        static_cast<long long>(sequence), static_cast<long long>(row), static_cast<long long>(head),
+        static_cast<long long>(j), static_cast<long long>(copy), static_cast<double>(got[j]), expected.out[at]);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status CheckOutputs(const Source& source, const AttentionRunner& runner, int64_t copy) {
+  const AttentionShape& shape = source.shape();
+  const int64_t rows = shape.q_len;
+  const int64_t heads = shape.model.num_q_heads;
+  for (const int64_t sequence : Clip({0, shape.num_sequences - 1}, shape.num_sequences)) {
+    for (const int64_t row : Clip({0, 1, 15, 16, 127, 128, 1023, 1024, rows / 2, rows - 1}, rows)) {
+      for (const int64_t head : Clip({0, heads - 1}, heads)) {
+        HEADLANE_RETURN_IF_ERROR(CheckRow(source, runner, copy, sequence, row, head));
+      }
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace headlane::bench

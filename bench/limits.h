@@ -1,0 +1,49 @@
+// What this machine can do at most, measured now: f32 multiply-adds per second and bytes read from memory per second.
+//
+// Every figure of the benchmarks is given as a share of these two. Separate from the benchmarks, and a library of its
+// own without dependencies, because headlane-info shows them too.
+#ifndef HEADLANE_BENCH_LIMITS_H_
+#define HEADLANE_BENCH_LIMITS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace headlane::bench {
+
+struct MachineLimits {
+  int threads = 0;  // that took part: fewer than asked when the system gives no more
+
+  // 10^9 f32 operations per second, a multiply-add counting as two: best of the instruction sets that the machine has
+  // (the widest, as a rule) and of the repetitions (the best figure reached twice); and the median of that instruction
+  // set's repetitions.
+  double fma_gflops = 0;
+  double fma_gflops_median = 0;
+  std::string fma_kernel;  // "AVX2, 12 chains of 8 lanes"
+
+  // 10^9 bytes per second out of memory: best of the access patterns and repetitions, in the same way; and the median
+  // of that pattern's.
+  double read_gbps = 0;
+  double read_gbps_median = 0;
+  std::string read_kernel;  // "AVX2, 4 streams per thread, prefetch 2048 bytes ahead to L2"
+  int64_t read_buffer_bytes = 0;
+};
+
+struct LimitsOptions {
+  // Memory to read from, all threads together. Far beyond any cache: a virtual machine's L3 is not what CPUID says.
+  // Halved until the system grants it.
+  int64_t buffer_bytes = int64_t{512} << 20;
+  // Seconds of the multiply-adds of one instruction set, and of the passes over memory; at least a few repetitions
+  // each.
+  double fma_seconds = 0.15;
+  double read_seconds = 0.8;
+};
+
+// Takes about a second. Starts `threads` - 1 threads and ends them. Figures are 0 when there is no memory to read from.
+// Requires: threads >= 1. Allocation: options.buffer_bytes, given back. Threads: one call at a time, or they share the
+// machine.
+MachineLimits MeasureLimits(int threads, const LimitsOptions& options);
+MachineLimits MeasureLimits(int threads);
+
+}  // namespace headlane::bench
+
+#endif  // HEADLANE_BENCH_LIMITS_H_

@@ -1,0 +1,27 @@
+// The benchmark program's own arguments; all others are Google Benchmark's.
+#ifndef HEADLANE_BENCH_OPTIONS_H_
+#define HEADLANE_BENCH_OPTIONS_H_
+
+#include <string>
+#include <vector>
+
+#include "headlane/status.h"
+
+namespace headlane::bench {
+
+struct Options {
+  std::vector<int> threads;  // largest first, each once; default: 1 and as many as the machine has
+  bool quick = false;
+  bool baselines = true;
+  bool top_priority = true;
+  bool help = false;
+};
+
+// Takes what it knows out of `arguments` (without the program's name). Errors: InvalidArgument.
+Result<Options> ParseOptions(std::vector<std::string>& arguments, int num_processors);
+
+extern const char kUsage[];
+
+}  // namespace headlane::bench
+
+#endif  // HEADLANE_BENCH_OPTIONS_H_

@@ -1,0 +1,173 @@
+#include "bench/table_reporter.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "bench/machine.h"
+#include "bench/statistics.h"
+#include "headlane/target.h"
+
+namespace headlane::bench {
+namespace {
+
+// A timed stretch with less of its threads' time than this was cut up by other programs.
+constexpr double kLeastCpuShare = 0.9;
+
+// Google Benchmark 1.8 turned the flag into an enum that also knows skipping.
+template <typename Run>
+std::string ErrorOf(const Run& run) {
+  if constexpr (requires { run.error_occurred; }) {
+    return run.error_occurred ? (run.error_message.empty() ? "failed" : run.error_message) : "";
+  } else {
+    return static_cast<int>(run.skipped) != 0 ? (run.skip_message.empty() ? "failed" : run.skip_message) : "";
+  }
+}
+
+template <typename Map>
+double MedianOf(const Map& counters, const char* name) {
+  const auto found = counters.find(name);
+  return found == counters.end() ? 0 : Median(found->second);
+}
+
+// "-" for what there is not.
+std::string Number(double value, int decimals) {
+  if (value == 0) return "-";
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.*f", decimals, value);
+  return text;
+}
+
+std::string Milliseconds(double value) { return Number(value, value < 0.1 ? 5 : value < 10 ? 3 : value < 100 ? 2 : 1); }
+
+std::string Percent(double value) { return value == 0 ? "-" : Number(value, value < 10 ? 1 : 0) + "%"; }
+
+}  // namespace
+
+bool TableReporter::ReportContext(const Context&) {
+  for (const auto& [name, entry] : session_.cases()) name_width_ = std::max(name_width_, static_cast<int>(name.size()));
+  std::printf("%s, %u processors, kernels for %s, priority: %s\n", ProcessorName().c_str(),
+              std::thread::hardware_concurrency(), ActiveTarget().name, priority_.c_str());
+  for (const int threads : session_.options().threads) {
+    const MachineLimits& limits = session_.limits(threads);
+    std::printf("limits of %d thread%s: %.1f GFLOP/s (%s; median %.1f), %.1f GB/s (%s; median %.1f)\n", limits.threads,
+                limits.threads == 1 ? "" : "s", limits.fma_gflops, limits.fma_kernel.c_str(), limits.fma_gflops_median,
+                limits.read_gbps, limits.read_kernel.c_str(), limits.read_gbps_median);
+  }
+  return true;
+}
+
+void TableReporter::PrintHeading(const std::string& group) {
+  std::printf("\n%-*s %10s %7s %9s %8s %11s %9s %8s  %s\n", name_width_, group.c_str(), "ms", "spread", "GFLOP/s",
+              "GB/s", "% of limit", "x oneDNN", "x naive", "");
+}
+
+void TableReporter::ReportRuns(const std::vector<Run>& runs) {
+  Line line;
+  std::string name;
+  for (const Run& run : runs) {
+    if (run.run_type != Run::RT_Iteration) continue;
+    name = run.run_name.function_name;
+    if (const std::string error = ErrorOf(run); !error.empty()) {
+      line.error = error;
+      continue;
+    }
+    line.milliseconds.push_back(run.real_accumulated_time / static_cast<double>(run.iterations) * 1e3);
+    for (const auto& [counter, value] : run.counters) line.counters[counter].push_back(value.value);
+  }
+  if (name.empty()) return;  // aggregates, which the table makes itself
+  if (const std::string group = name.substr(0, name.find('/')); group != group_) {
+    group_ = group;
+    PrintHeading(group);
+  }
+  PrintLine(name, line);
+  lines_[name] = line;
+}
+
+void TableReporter::PrintLine(const std::string& name, const Line& line) {
+  if (!line.error.empty()) {
+    ++num_failures_;
+    std::printf("%-*s FAILED: %s\n", name_width_, name.c_str(), line.error.c_str());
+    std::fflush(stdout);
+    return;
+  }
+  const double percent = MedianOf(line.counters, kPercentOfLimit);
+  std::string limit = Percent(percent);
+  if (percent > 0) limit += MedianOf(line.counters, kMemoryBound) > 0.5 ? " mem" : " fma";
+  std::string remark;
+  if (const double rate = MedianOf(line.counters, kItemsPerSecond); rate > 0) remark += Number(rate, 2) + " G/s ";
+  if (const double share = MedianOf(line.counters, kPercentOfRun); share > 0)
+    remark += Number(share, 2) + "% of a run ";
+  if (MedianOf(line.counters, kCpuShare) < kLeastCpuShare) {
+    ++num_disturbed_;
+    remark += "disturbed";
+  }
+  std::printf("%-*s %10s %7s %9s %8s %11s %9s %8s  %s\n", name_width_, name.c_str(),
+              Milliseconds(Median(line.milliseconds)).c_str(),
+              line.milliseconds.size() < 2 ? "-" : Percent(100 * Spread(line.milliseconds)).c_str(),
+              Number(MedianOf(line.counters, kGflops), 1).c_str(), Number(MedianOf(line.counters, kGbytes), 2).c_str(),
+              limit.c_str(), Number(MedianOf(line.counters, kVersusOneDnn), 2).c_str(),
+              Number(MedianOf(line.counters, kVersusNaive), 1).c_str(), remark.c_str());
+  std::fflush(stdout);
+}
+
+// Cost should grow with the number of (row, key) pairs, and memory with the number of tokens.
+void TableReporter::PrintScaling() {
+  constexpr int64_t kShortest = 512;  // shorter ones have too little work for the threads
+  std::map<std::string, std::map<int64_t, std::string>> series;
+  for (const auto& [name, line] : lines_) {
+    const Case& entry = session_.cases().at(name);
+    const bool headlane = entry.variant != "onednn" && entry.variant != "naive";
+    if (name.rfind("prefill/", 0) == 0 && headlane && line.error.empty() && entry.length >= kShortest) {
+      series[entry.series][entry.length] = name;
+    }
+  }
+  bool first = true;
+  for (const auto& [name, by_length] : series) {
+    if (by_length.size() < 2) continue;
+    if (first) std::printf("\nprefill: time / tokens^2 relative to the shortest (workspace MB)\n");
+    first = false;
+    std::printf("%-*s", name_width_, name.c_str());
+    const auto cost = [&](int64_t length, const std::string& entry) {
+      return Median(lines_[entry].milliseconds) / (static_cast<double>(length) * static_cast<double>(length));
+    };
+    const double base = cost(by_length.begin()->first, by_length.begin()->second);
+    for (const auto& [length, entry] : by_length) {
+      std::printf("  %lld: %.3f (%.2f)", static_cast<long long>(length), cost(length, entry) / base,
+                  MedianOf(lines_[entry].counters, kWorkspaceMb));
+    }
+    std::printf("\n");
+  }
+}
+
+void TableReporter::PrintLimits() {
+  session_.DropInputs();  // the limits want their own memory
+  const std::vector<MachineLimits> again = session_.MeasureLimitsAgain();
+  std::printf("\n");
+  for (size_t i = 0; i < again.size(); ++i) {
+    const MachineLimits& before = session_.limits(session_.options().threads[i]);
+    const MachineLimits& after = again[i];
+    const auto change = [](double a, double b) { return a > 0 ? 100 * (b / a - 1) : 0; };
+    const double fma = change(before.fma_gflops, after.fma_gflops);
+    const double read = change(before.read_gbps, after.read_gbps);
+    constexpr double kSteadyPercent = 5;
+    const bool steady = std::abs(fma) < kSteadyPercent && std::abs(read) < kSteadyPercent;
+    std::printf("limits of %d thread%s at the end: %.1f GFLOP/s (%+.1f %%), %.1f GB/s (%+.1f %%)%s\n", after.threads,
+                after.threads == 1 ? "" : "s", after.fma_gflops, fma, after.read_gbps, read,
+                steady ? "" : "  the machine changed: compare with care");
+  }
+}
+
+void TableReporter::Finalize() {
+  if (lines_.empty()) return;
+  PrintScaling();
+  PrintLimits();
+  for (const auto& [name, why] : session_.skipped()) std::printf("left out: %s: %s\n", name.c_str(), why.c_str());
+  if (num_disturbed_ > 0) {
+    std::printf("%d case%s disturbed: its threads got less than %.0f %% of their time\n", num_disturbed_,
+                num_disturbed_ == 1 ? " was" : "s were", 100 * kLeastCpuShare);
+  }
+  std::printf("%zu cases, %d failed\n", lines_.size(), num_failures_);
+}
+
+}  // namespace headlane::bench

@@ -1,0 +1,49 @@
+// The benchmark's report for people: one line per case, and what only shows when cases are put side by side.
+#ifndef HEADLANE_BENCH_TABLE_REPORTER_H_
+#define HEADLANE_BENCH_TABLE_REPORTER_H_
+
+#include <benchmark/benchmark.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bench/session.h"
+
+namespace headlane::bench {
+
+class TableReporter final : public benchmark::BenchmarkReporter {
+ public:
+  // `priority`: TopPriority's outcome.
+  TableReporter(Session& session, const std::string& priority) : session_(session), priority_(priority) {}
+
+  bool ReportContext(const Context& context) override;
+  void ReportRuns(const std::vector<Run>& runs) override;
+  void Finalize() override;
+
+  int num_failures() const { return num_failures_; }
+
+ private:
+  struct Line {
+    std::vector<double> milliseconds;
+    std::map<std::string, std::vector<double>> counters;
+    std::string error;
+  };
+
+  void PrintHeading(const std::string& group);
+  void PrintLine(const std::string& name, const Line& line);
+  void PrintScaling();
+  void PrintLimits();
+
+  Session& session_;
+  std::string priority_;
+  std::string group_;
+  int name_width_ = 0;
+  int num_failures_ = 0;
+  int num_disturbed_ = 0;
+  std::map<std::string, Line> lines_;
+};
+
+}  // namespace headlane::bench
+
+#endif  // HEADLANE_BENCH_TABLE_REPORTER_H_
