@@ -20,7 +20,7 @@ HWY_INLINE int64_t StripeOffset(int64_t feature) {
   return feature / kTileKeys * (kTileKeys * kTileKeys) + feature % kTileKeys;
 }
 
-template <int kCols, bool kPrefetch>
+template <bool kPrefetch>
 struct QkIO {
   const QkArgs& args;
   int64_t row0, col, per_tile, lanes;
@@ -44,10 +44,7 @@ struct MakeQkIO {
   static constexpr bool kPrefetch = kWithPrefetch;
   const QkArgs& args;
   int64_t per_tile, lanes;
-  template <int kCols>
-  HWY_INLINE QkIO<kCols, kPrefetch> IO(int64_t row0, int64_t col) const {
-    return {args, row0, col, per_tile, lanes};
-  }
+  HWY_INLINE QkIO<kPrefetch> IO(int64_t row0, int64_t col) const { return {args, row0, col, per_tile, lanes}; }
   HWY_INLINE MakeQkIO<false> WithoutPrefetch() const { return {args, per_tile, lanes}; }
 };
 
@@ -63,7 +60,7 @@ void Qk(const QkArgs& args) noexcept {
   return QkBlock<false>(args);
 }
 
-template <int kCols, bool kFirst, bool kPrefetch>
+template <bool kPrefetch>
 struct PvIO {
   const PvArgs& args;
   int64_t row0, col, lanes;
@@ -74,7 +71,7 @@ struct PvIO {
   }
   HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
   HWY_INLINE VF Load(DF d, int r, int c) const {
-    if constexpr (kFirst) return hn::Zero(d);
+    if (args.c == nullptr) return hn::Zero(d);
     return hn::Mul(hn::Load(d, O(r, c)), hn::Set(d, args.c[row0 + r]));
   }
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
@@ -84,23 +81,20 @@ struct PvIO {
   }
 };
 
-template <bool kFirst, bool kWithPrefetch>
+template <bool kWithPrefetch>
 struct MakePvIO {
   static constexpr bool kPrefetch = kWithPrefetch;
   const PvArgs& args;
   int64_t lanes;
-  template <int kCols>
-  HWY_INLINE PvIO<kCols, kFirst, kPrefetch> IO(int64_t row0, int64_t col) const {
-    return {args, row0, col, lanes};
-  }
-  HWY_INLINE MakePvIO<kFirst, false> WithoutPrefetch() const { return {args, lanes}; }
+  HWY_INLINE PvIO<kPrefetch> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
+  HWY_INLINE MakePvIO<false> WithoutPrefetch() const { return {args, lanes}; }
 };
 
-template <bool kFirst, bool kPrefetch>
+template <bool kPrefetch>
 HWY_INLINE void PvBlock(const PvArgs& args) {
   const int64_t per_tile = VectorsPerTile();
   BlockedMultiply(args.rows, args.num_stripes * per_tile, args.num_tiles, kTileKeys,
-                  MakePvIO<kFirst, kPrefetch>{args, kTileKeys / per_tile});
+                  MakePvIO<kPrefetch>{args, kTileKeys / per_tile});
 }
 
 // Leaves out the keys that do not count, one row at a time: for tiles that hold values that are not finite, where weight 0 times value
@@ -128,9 +122,8 @@ void PvSelected(const PvArgs& args) {
 
 void Pv(const PvArgs& args) noexcept {
   if (args.live != nullptr) return PvSelected(args);
-  const bool prefetch = args.prefetch != nullptr;
-  if (args.c == nullptr) return prefetch ? PvBlock<true, true>(args) : PvBlock<true, false>(args);
-  return prefetch ? PvBlock<false, true>(args) : PvBlock<false, false>(args);
+  if (args.prefetch != nullptr) return PvBlock<true>(args);
+  return PvBlock<false>(args);
 }
 
 KvKernels KvF32Table() { return {&Qk, &Pv, &PackKTile, &PackVTile}; }

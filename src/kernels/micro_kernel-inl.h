@@ -48,8 +48,8 @@ inline constexpr int kMaxRows = 6;
 constexpr int MaxCols(int rows) {
   int cols = 1;
   while (cols < 8 && rows * (cols + 1) + std::min(rows, cols + 1) + 1 <= kNumRegisters) ++cols;
-  // One tile's vectors or a multiple where that is close, so that tails are rare.
-  return cols >= 8 ? 8 : cols >= 6 ? 6 : cols >= 4 ? 4 : cols;
+  // A block has 8 tiles: powers of two leave no tail. Three instead of two is worth its tail, five instead of four is not.
+  return cols >= 8 ? 8 : cols >= 4 ? 4 : cols;
 }
 
 // Splits `rows` into groups of at most kMaxRows that differ by one row at most: 8 rows are 4 + 4, never 6 + 2. Two rows alone would
@@ -79,8 +79,8 @@ HWY_INLINE void WithRows(int64_t n, const F& f) {
   }
 }
 
-// Columns per tile, for prefetching one line a tile. On SVE of unknown length the least: a line may be asked for twice.
-inline constexpr int kPrefetchStep = static_cast<int>(kTileKeys / hn::MaxLanes(DF()));
+// Columns per tile; on SVE of unknown length the least that there can be.
+inline constexpr int kColsPerTile = static_cast<int>(kTileKeys / hn::MaxLanes(DF()));
 
 // Compilers fold a load into each FMA that uses it and so load b once per row; two loads a cycle are then the limit and not the FMAs.
 HWY_INLINE void KeepInRegister([[maybe_unused]] VF& v) {
@@ -124,7 +124,7 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
     for (int64_t k = 0; k < k_len; ++k) {
       if constexpr (kPrefetch) {
 #define HEADLANE_PREFETCH_(r, c)                                             \
-  if constexpr (c < kCols && c % kPrefetchStep == 0) PrefetchLine(p##c + k * 64);
+  if constexpr (c < kCols && c % kColsPerTile == 0) PrefetchLine(p##c + k * 64);
         HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)
       }
       if constexpr (kRows >= kCols) {
@@ -188,26 +188,28 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
 #undef HEADLANE_ROWS_
 #undef HEADLANE_COLS_
 
-// Runs the micro-kernel over columns [col, end) for one group of rows; `make.IO<kCols>(row0, col)` gives its io.
+// Runs the micro-kernel over columns [col, end) for one group of rows; `make.IO(row0, col)` gives its io.
 template <int kRows, int kCols, class Make>
 HWY_INLINE void ColumnsFrom(int64_t row0, int64_t col, int64_t end, int64_t num_segments, int64_t k_len, const Make& make) {
-  // Two columns are left for a last pair rather than one alone, which would have too few chains.
-  constexpr int kLeave = kCols == 3 ? 1 : 0;
+  // After threes, four columns are two pairs: a last one alone would have too few chains.
+  constexpr int kLeave = kCols == 3 ? 2 : 0;
   for (; col + kCols + kLeave <= end || col + kCols == end; col += kCols) {
-    MicroKernel<kRows, kCols, Make::kPrefetch>(make.template IO<kCols>(row0, col), num_segments, k_len);
+    MicroKernel<kRows, kCols, Make::kPrefetch>(make.IO(row0, col), num_segments, k_len);
   }
-  if constexpr (kCols > 1) {
+  // The number of columns is a multiple of a tile's.
+  if constexpr (kColsPerTile % kCols != 0) {
     if (col < end) ColumnsFrom<kRows, kCols == 3 ? 2 : kCols / 2>(row0, col, end, num_segments, k_len, make);
   }
 }
 
-// One group of rows, as a functor because lambdas would need the target's attribute.
+// One group of rows, as a functor because lambdas would need the target's attribute. Not inlined: one function with all sizes of blocks
+// takes compilers minutes, and a call costs nothing beside the block it runs.
 template <class Make>
 struct GroupColumns {
   int64_t row0, col, end, num_segments, k_len;
   const Make make;
   template <int kRows>
-  HWY_INLINE void operator()(std::integral_constant<int, kRows>) const {
+  HWY_NOINLINE void operator()(std::integral_constant<int, kRows>) const {
     ColumnsFrom<kRows, MaxCols(kRows)>(row0, col, end, num_segments, k_len, make);
   }
 };
