@@ -219,8 +219,9 @@ template <class Make>
 HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segments, int64_t k_len, const Make& make) {
   if (rows <= 0) return;
   const RowGroups groups(rows);
-  // The smallest group has the widest block of columns.
-  const int64_t step = MaxCols(static_cast<int>(groups.base));
+  // The smallest group has the widest block of columns. Blocks of three go in pairs, so that a tail is no single column.
+  const int64_t cols = MaxCols(static_cast<int>(groups.base));
+  const int64_t step = groups.num == 1 ? num_cols : cols == 3 ? 6 : cols;
   for (int64_t col = 0; col < num_cols; col += step) {
     const int64_t end = std::min(num_cols, col + step);
     WithRows(groups.size(0), GroupColumns<Make>{0, col, end, num_segments, k_len, make});
