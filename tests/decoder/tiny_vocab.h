@@ -40,8 +40,8 @@ struct TinyBpe {
   static constexpr int32_t kEndOfText = 0, kImStart = 1, kImEnd = 2, kTool = 3, kFirstByte = 4, kFirstMerge = 260;
 
   std::string pretokenizer = "gpt-2";
-  std::vector<std::pair<std::string, std::string>> merges;  // in plain bytes
-  std::string missing_bytes;                                // these get a token that no text gives
+  std::vector<std::pair<std::string, std::string>> merges = {};  // in plain bytes
+  std::string missing_bytes = {};                                // these get a token that no text gives
 
   static int32_t Byte(char c) { return kFirstByte + static_cast<uint8_t>(c); }
 
@@ -75,7 +75,7 @@ struct TinyBpe {
 struct TinySpm {
   static constexpr int32_t kBos = 1, kEos = 2, kFirstByte = 3, kSpecial = 259, kTool = 260, kFirstWord = 261;
 
-  std::vector<std::string> words;
+  std::vector<std::string> words = {};
   bool byte_fallback = true;
 
   static int32_t Byte(int byte) { return kFirstByte + byte; }
