@@ -131,7 +131,10 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
         // All of b in registers, a broadcast row by row.
 #define HEADLANE_LOAD_B_(r, c)                 \
   [[maybe_unused]] VF bv##c = hn::Zero(d);     \
-  if constexpr (c < kCols) bv##c = hn::Load(d, b##c + k * kTileKeys);
+  if constexpr (c < kCols) {                   \
+    bv##c = hn::Load(d, b##c + k * kTileKeys); \
+    KeepInRegister(bv##c);                     \
+  }
         HEADLANE_COLS_(HEADLANE_LOAD_B_, 0)
 #define HEADLANE_FMA_(r, c) \
   if constexpr (c < kCols) acc##r##c = hn::MulAdd(av, bv##c, acc##r##c);
