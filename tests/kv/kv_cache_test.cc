@@ -429,6 +429,10 @@ TEST(KVCache, StaleIdsAreErrorsAndNotOtherSequences) {
   const KVCacheSpec spec = SmallSpec();
   KVCache cache = MakeCache(spec);
   const Rows rows(spec, 1);
+  // Also those that are yet to come.
+  for (int64_t value = 0; value < 4; ++value) {
+    EXPECT_TRUE(Fails(cache.Length(SequenceId{value}).status(), StatusCode::kNotFound, {std::to_string(value)}));
+  }
   std::vector<SequenceId> old;
   for (int i = 0; i < 20; ++i) {
     const SequenceId id = NewSequence(cache);
