@@ -23,15 +23,17 @@ struct LinearIO {
     return args.w + (col + c) / per_tile * args.w_tile_stride + (col + c) % per_tile * lanes;
   }
   HWY_INLINE float* Y(int r, int c) const { return args.y + (row0 + r) * args.y_pitch + (col + c) * lanes; }
-  // Features of this vector that exist: the last tile may be padded.
-  HWY_INLINE size_t Count(int c) const {
-    return static_cast<size_t>(std::clamp<int64_t>(args.num_features - (col + c) * lanes, 0, lanes));
-  }
+  // Features of this vector that exist and of those behind it: the last tile may be padded.
+  HWY_INLINE int64_t Left(int c) const { return args.num_features - (col + c) * lanes; }
   HWY_INLINE VF Load(DF d, int r, int c) const {
     if (!args.accumulate) return hn::Zero(d);
-    return hn::LoadN(d, Y(r, c), Count(c));
+    if (HWY_LIKELY(Left(c) >= lanes)) return hn::LoadU(d, Y(r, c));
+    return hn::LoadN(d, Y(r, c), static_cast<size_t>(std::max<int64_t>(Left(c), 0)));
   }
-  HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::StoreN(v, d, Y(r, c), Count(c)); }
+  HWY_INLINE void Store(DF d, int r, int c, VF v) const {
+    if (HWY_LIKELY(Left(c) >= lanes)) return hn::StoreU(v, d, Y(r, c));
+    hn::StoreN(v, d, Y(r, c), static_cast<size_t>(std::max<int64_t>(Left(c), 0)));
+  }
 };
 
 struct MakeLinearIO {
