@@ -77,6 +77,12 @@ Status PlanImpl::Update(const KVCache* cache, std::span<const SequenceSpec> sequ
   if (extent.max_kv_len > capacity_.max_kv_len) {
     return OverCapacity("a largest kv_len of", extent.max_kv_len, capacity_.max_kv_len);
   }
+  if (cache != nullptr) {
+    // Another cache may have more pages than the one that the plan was made for.
+    int64_t num_pages = 0;
+    for (const SequenceSpec& sequence : sequences) num_pages += CeilDiv(sequence.kv_len, cache_spec_.page_tokens);
+    if (num_pages > page_capacity_) return OverCapacity("a number of pages of", num_pages, page_capacity_);
+  }
   Fill(cache, sequences);
   return OkStatus();
 }

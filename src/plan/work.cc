@@ -26,7 +26,7 @@ constexpr double kItemOverhead = 256;
 // Less is not worth an item of its own.
 constexpr double kMinItemCost = 8 * kItemOverhead;
 // States may take so much per worker, or what one decode block needs.
-constexpr int64_t kStateBytesPerWorker = int64_t{8} << 20;
+constexpr int64_t kStateBytesPerWorker = int64_t{4} << 20;
 
 constexpr int64_t kSaturated = int64_t{1} << 60;
 int64_t SaturatingMul(int64_t a, int64_t b) {

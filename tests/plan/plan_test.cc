@@ -295,6 +295,23 @@ TEST(Plan, OfACacheChecksSequencesAndPages) {
   auto pages_of_32 = KVCache::Create(cache_spec);
   ASSERT_TRUE(pages_of_32.ok());
   ExpectError(plan->Update(*pages_of_32, {}), StatusCode::kInvalidArgument, {"16", "32"});
+
+  // A larger cache of the same kind: as far as the page numbers have room.
+  cache_spec.page_tokens = 16;
+  cache_spec.max_tokens = 4096;
+  auto larger = KVCache::Create(cache_spec);
+  ASSERT_TRUE(larger.ok());
+  PlanOptions options;
+  options.max_kv_len = 4096;
+  auto roomy = PlanAttention(spec, *cache, sequences, options);
+  ASSERT_TRUE(roomy.ok());
+  sequences[0].cache_id = larger->CreateSequence().value();
+  sequences[1].cache_id = larger->CreateSequence().value();
+  ASSERT_TRUE(larger->Reserve(sequences[0].cache_id, 2000).ok());
+  ASSERT_TRUE(larger->Reserve(sequences[1].cache_id, 2000).ok());
+  EXPECT_TRUE(roomy->Update(*larger, sequences).ok());
+  sequences[0].kv_len = 2000;
+  ExpectError(roomy->Update(*larger, sequences), StatusCode::kResourceExhausted, {"pages", "132", "32"});
 }
 
 TEST(DefaultScale, IsTheRoundedInverseRoot) {
