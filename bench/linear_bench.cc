@@ -51,14 +51,13 @@ struct LinearInputs {
 
 constexpr int64_t kMostRows = 512;
 
-Result<std::unique_ptr<LinearInputs>> MakeInputs(const LayerShape& shape, LinearBackend backend, int threads) {
+Result<std::unique_ptr<LinearInputs>> MakeInputs(const LayerShape& shape, LinearBackend backend, Executor& executor) {
   auto inputs = std::make_unique<LinearInputs>();
   WeightPool& pool = inputs->pool;
   pool.in_features = shape.in_features;
   pool.values = RandomFloats((int64_t{1} << 20) + shape.in_features, 3);
   inputs->x = RandomFloats(kMostRows * shape.in_features, 4);
   inputs->y.resize(static_cast<size_t>(kMostRows * shape.out_features));
-  OpenMPExecutor executor(threads);
   const int64_t copies = ColdCopies(LinearWork(1, shape.out_features, shape.in_features).bytes);
   for (int64_t i = 0; i < copies; ++i) {
     pool.copy = static_cast<uint64_t>(i);
@@ -98,9 +97,8 @@ Status Check(LinearInputs& inputs, const LayerShape& shape, int64_t rows, Execut
 void RunCase(Session& session, benchmark::State& state, const Case& entry, const LayerShape& shape,
              LinearBackend backend, int64_t rows) {
   const std::string key = std::string("linear/") + shape.name + "/" + LinearBackendName(backend);
-  auto inputs = session.GetInputs<LinearInputs>(key + "/threads:" + std::to_string(entry.threads),
-                                                [&] { return MakeInputs(shape, backend, entry.threads); });
   OpenMPExecutor executor(entry.threads);
+  auto inputs = session.GetInputs<LinearInputs>(key, [&] { return MakeInputs(shape, backend, executor); });
   Status status = inputs.status();
   if (status.ok()) status = Check(**inputs, shape, rows, executor);
   if (!status.ok()) {
@@ -123,8 +121,8 @@ void RegisterLinear(Session& session) {
     for (const LinearBackend backend : {LinearBackend::kOneDnn, LinearBackend::kTile}) {
       if (!HasLinearBackend(backend)) continue;
       if (backend == LinearBackend::kOneDnn && !session.options().baselines) continue;
-      for (const int threads : session.options().threads) {
-        for (const int64_t rows : {int64_t{1}, int64_t{8}, kMostRows}) {
+      for (const int64_t rows : {int64_t{1}, int64_t{8}, kMostRows}) {
+        for (const int threads : session.options().threads) {
           const std::string name = std::string("linear/") + shape.name + "/rows:" + std::to_string(rows);
           const std::string threads_part = "/threads:" + std::to_string(threads);
           Case entry;

@@ -1,7 +1,9 @@
 // headlane_bench: how fast the library is, as a share of what this machine can do. --help tells.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,9 +73,11 @@ int Main(int argc, char** argv) {
   RegisterMath(session);
   RegisterPlan(session);
 
-  const bool list_only =
-      std::find(arguments.begin(), arguments.end(), "--benchmark_list_tests") != arguments.end() ||
-      std::find(arguments.begin(), arguments.end(), "--benchmark_list_tests=true") != arguments.end();
+  const auto given = [&](const std::string& prefix) {
+    return std::any_of(arguments.begin(), arguments.end(),
+                       [&](const std::string& argument) { return argument.rfind(prefix, 0) == 0; });
+  };
+  const bool list_only = given("--benchmark_list_tests") && !given("--benchmark_list_tests=false");
   if (list_only) {
     benchmark::RunSpecifiedBenchmarks();
     return 0;
@@ -82,7 +86,7 @@ int Main(int argc, char** argv) {
   const std::string outcome = priority ? priority->outcome() : "normal";
   session.MeasureLimits();
   AddContext(session, outcome);
-  TableReporter reporter(session, outcome);
+  TableReporter reporter(session, outcome, given("--benchmark_filter"));
   const size_t num_cases = benchmark::RunSpecifiedBenchmarks(&reporter);
   session.DropInputs();
   benchmark::Shutdown();

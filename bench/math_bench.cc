@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/memory_block.h"
 #include "bench/session.h"
 #include "bench/source.h"
 #include "kernels/kernel_api.h"
@@ -44,37 +45,44 @@ void RunExp(Session& session, benchmark::State& state, const Case& entry, Functi
       return;
     }
   }
-  if (!session.Time(state, entry, [&] {
-        function(x.data(), kNumbers, y.data());
-        benchmark::ClobberMemory();
-        return OkStatus();
-      })) {
-    return;
-  }
-  state.counters[kItemsPerSecond] =
-      benchmark::Counter(static_cast<double>(kNumbers) / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+  const double seconds = session.Time(state, entry, [&] {
+    function(x.data(), kNumbers, y.data());
+    benchmark::ClobberMemory();
+    return OkStatus();
+  });
+  if (seconds > 0) state.counters[kItemsPerSecond] = static_cast<double>(kNumbers) / seconds / 1e9;
 }
 
 // One block of keys for `rows` rows with fresh scores each time: copying them in is a part of what is timed.
 void RunSoftmax(Session& session, benchmark::State& state, const Case& entry, int64_t rows) {
   const size_t n = static_cast<size_t>(rows * kBlockKeys);
   const std::vector<float> scores = RandomFloats(static_cast<int64_t>(n), 8);
-  std::vector<float> s(n), m(static_cast<size_t>(rows)), l(static_cast<size_t>(rows * kTileKeys)),
-      c(static_cast<size_t>(rows));
+  // [rows][kBlockKeys], [rows][kTileKeys], [rows], [rows], each aligned as kernels want it.
+  MemoryBlock block;
+  const int64_t padded_rows = internal::RoundUp(rows, kTileKeys);
+  const int64_t num_floats = static_cast<int64_t>(n) + (kTileKeys + 2) * padded_rows;
+  if (!block.Allocate(num_floats * 4)) {
+    state.SkipWithError("no memory");
+    return;
+  }
+  float* const s = block.floats();
+  float* const l = s + n;
+  float* const m = l + kTileKeys * padded_rows;
+  float* const c = m + padded_rows;
   const std::vector<int32_t> begin(static_cast<size_t>(rows), 0), end(static_cast<size_t>(rows), kBlockKeys);
   internal::SoftmaxArgs args{};
-  args.s = s.data();
+  args.s = s;
   args.rows = rows;
   args.num_tiles = kTilesPerBlock;
   args.begin = begin.data();
   args.end = end.data();
-  args.m = m.data();
-  args.l = l.data();
-  args.c = c.data();
+  args.m = m;
+  args.l = l;
+  args.c = c;
   const auto step = [&] {
-    std::copy(scores.begin(), scores.end(), s.begin());
-    std::fill(m.begin(), m.end(), -std::numeric_limits<float>::infinity());
-    std::fill(l.begin(), l.end(), 0.0f);
+    std::copy(scores.begin(), scores.end(), s);
+    std::fill_n(m, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(l, rows * kTileKeys, 0.0f);
     ActiveKernels().softmax.softmax(args);
     benchmark::ClobberMemory();
     return OkStatus();
@@ -86,15 +94,14 @@ void RunSoftmax(Session& session, benchmark::State& state, const Case& entry, in
     for (int64_t i = 0; i < kBlockKeys; ++i) {
       const double expected = std::exp(first[i] - max);
       constexpr double kMaxRelativeError = 0x1p-21;
-      if (!(std::abs(s[static_cast<size_t>(row * kBlockKeys + i)] - expected) <= kMaxRelativeError * expected)) {
+      if (!(std::abs(s[row * kBlockKeys + i] - expected) <= kMaxRelativeError * expected)) {
         state.SkipWithError("wrong weights");
         return;
       }
     }
   }
-  if (!session.Time(state, entry, step)) return;
-  state.counters[kItemsPerSecond] =
-      benchmark::Counter(static_cast<double>(n) / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+  const double seconds = session.Time(state, entry, step);
+  if (seconds > 0) state.counters[kItemsPerSecond] = static_cast<double>(n) / seconds / 1e9;
 }
 
 Case MathCase(const std::string& task, const std::string& variant) {

@@ -100,15 +100,11 @@ void RegisterPlan(Session& session) {
                          }
                          // Lengths alternate, so that there is something to update.
                          int64_t kv_len = kKeys;
-                         if (!session.Time(state, registered, [&] {
-                               kv_len = kv_len == kKeys ? kKeys + 1 : kKeys;
-                               return step(**inputs, kv_len);
-                             })) {
-                           return;
-                         }
-                         const double percent = 100 / (*inputs)->run_seconds;
-                         state.counters[kPercentOfRun] = benchmark::Counter(
-                             percent, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+                         const double seconds = session.Time(state, registered, [&] {
+                           kv_len = kv_len == kKeys ? kKeys + 1 : kKeys;
+                           return step(**inputs, kv_len);
+                         });
+                         if (seconds > 0) state.counters[kPercentOfRun] = 100 * seconds / (*inputs)->run_seconds;
                        });
     };
     add("create", [](PlanInputs& inputs, int64_t kv_len) {

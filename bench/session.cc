@@ -25,13 +25,13 @@ void Session::Register(const Case& entry, bool quick, bool once,
   if (once) registered->Repetitions(1);
 }
 
-bool Session::Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run) {
+double Session::Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run) {
   const double cpu_start = ProcessCpuSeconds();
   const Stopwatch watch;
   for (auto _ : state) {
     if (const Status status = run(); !status.ok()) {
       state.SkipWithError(status.c_str());
-      return false;
+      return 0;
     }
   }
   const double elapsed = watch.Seconds();
@@ -52,7 +52,7 @@ bool Session::Time(benchmark::State& state, const Case& entry, const std::functi
       const std::string message = "at " + std::to_string(percent) +
                                   " % of the limit: faster than the machine can be, so the case or the limit is wrong";
       state.SkipWithError(message.c_str());
-      return false;
+      return 0;
     }
   }
   const auto versus = [&](const char* variant, const char* counter) {
@@ -63,7 +63,7 @@ bool Session::Time(benchmark::State& state, const Case& entry, const std::functi
   versus("onednn", kVersusOneDnn);
   versus("naive", kVersusNaive);
   seconds_[{entry.task, entry.variant}].push_back(seconds);
-  return true;
+  return seconds;
 }
 
 }  // namespace headlane::bench

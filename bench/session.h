@@ -57,7 +57,7 @@ class Session {
   // Declares a case for Google Benchmark. `function` calls Time(). `quick`: a part of --quick. `once`: one repetition
   // has to do, as it takes seconds.
   void Register(const Case& entry, bool quick, bool once, std::function<void(benchmark::State&, const Case&)> function);
-  // A case that can't be, with the reason for the report.
+  // A case of the whole set that can't be, with the reason for the report.
   void RegisterSkipped(const std::string& name, const std::string& why) { skipped_[name] = why; }
   const std::map<std::string, std::string>& skipped() const { return skipped_; }
 
@@ -78,8 +78,8 @@ class Session {
   }
 
   // The timed loop and the counters that follow from it. Fails the case when `run` does, or when it was faster than the
-  // limits of the machine. True when it was timed.
-  bool Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run);
+  // limits of the machine. Returns the seconds of one call, 0 when it failed.
+  double Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run);
 
  private:
   Options options_;

@@ -97,7 +97,7 @@ void TableReporter::PrintLine(const std::string& name, const Line& line) {
   std::string remark;
   if (const double rate = MedianOf(line.counters, kItemsPerSecond); rate > 0) remark += Number(rate, 2) + " G/s ";
   if (const double share = MedianOf(line.counters, kPercentOfRun); share > 0)
-    remark += Number(share, 2) + "% of a run ";
+    remark += Number(share, 3) + "% of a run ";
   if (MedianOf(line.counters, kCpuShare) < kLeastCpuShare) {
     ++num_disturbed_;
     remark += "disturbed";
@@ -162,7 +162,9 @@ void TableReporter::Finalize() {
   if (lines_.empty()) return;
   PrintScaling();
   PrintLimits();
-  for (const auto& [name, why] : session_.skipped()) std::printf("left out: %s: %s\n", name.c_str(), why.c_str());
+  if (!filtered_) {
+    for (const auto& [name, why] : session_.skipped()) std::printf("left out: %s: %s\n", name.c_str(), why.c_str());
+  }
   if (num_disturbed_ > 0) {
     std::printf("%d case%s disturbed: its threads got less than %.0f %% of their time\n", num_disturbed_,
                 num_disturbed_ == 1 ? " was" : "s were", 100 * kLeastCpuShare);

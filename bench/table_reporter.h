@@ -14,8 +14,9 @@ namespace headlane::bench {
 
 class TableReporter final : public benchmark::BenchmarkReporter {
  public:
-  // `priority`: TopPriority's outcome.
-  TableReporter(Session& session, const std::string& priority) : session_(session), priority_(priority) {}
+  // `priority`: TopPriority's outcome. `filtered`: only some cases were asked for, so others need no excuse.
+  TableReporter(Session& session, const std::string& priority, bool filtered)
+      : session_(session), priority_(priority), filtered_(filtered) {}
 
   bool ReportContext(const Context& context) override;
   void ReportRuns(const std::vector<Run>& runs) override;
@@ -37,6 +38,7 @@ class TableReporter final : public benchmark::BenchmarkReporter {
 
   Session& session_;
   std::string priority_;
+  bool filtered_;
   std::string group_;
   int name_width_ = 0;
   int num_failures_ = 0;
