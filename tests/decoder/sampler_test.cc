@@ -49,8 +49,9 @@ int32_t ReferenceDraw(const Logits& logits, const SamplerOptions& options, doubl
   const bool some_k = options.top_k > 0 && static_cast<size_t>(options.top_k) < logits.size();
   const bool filtered = some_k || options.top_p < 1;
   if (filtered) {
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+      return x > y || (x == y && a < b);
     });
   }
   if (some_k) order.resize(static_cast<size_t>(options.top_k));
