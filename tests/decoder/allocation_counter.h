@@ -1,7 +1,7 @@
 // Counts what the program has allocated with operator new: live bytes and their peak.
 //
-// allocation_counter.cc replaces the global operators: a test program that lists it counts. PCRE2 allocates with malloc and
-// is not counted; it gets no lengths from files.
+// allocation_counter.cc replaces the global operators: a test program that lists it counts. PCRE2 allocates with malloc
+// and is not counted; it gets no lengths from files.
 #ifndef HEADLANE_TESTS_DECODER_ALLOCATION_COUNTER_H_
 #define HEADLANE_TESTS_DECODER_ALLOCATION_COUNTER_H_
 
