@@ -53,7 +53,7 @@ int RunTool(CLI::App& app, int argc, char** argv, std::string_view examples, con
 }
 
 void PrintJson(const Json& json) {
-  std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
 Result<std::string> ReadWholeFile(const std::string& path) {

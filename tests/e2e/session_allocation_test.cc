@@ -1,0 +1,59 @@
+// No allocation per token: a session has all its memory before the first one.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "headlane/decoder.h"
+#include "kv/allocation_hooks.h"
+
+namespace headlane::testing {
+namespace {
+
+TEST(SessionAllocation, NoneAfterCreate) {
+  Result<Model> model = Model::Synthetic("tiny", 1);
+  ASSERT_TRUE(model.ok()) << model.status().c_str();
+  ASSERT_TRUE(model->LoadWeights().ok());
+  Result<TokenSampler> sampler =
+      TokenSampler::Create(model->info().vocab_size, {.temperature = 1.0f, .top_k = 40, .top_p = 0.9f});
+  ASSERT_TRUE(sampler.ok());
+  std::vector<int32_t> prompt(200);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i);
+  std::vector<double> losses(prompt.size() - 1);
+
+  for (const int threads : {1, 2}) {
+    SessionOptions options;
+    options.threads = threads;
+    options.chunk = 48;
+    options.max_context = 1200;
+    Result<Session> session = Session::Create(*model, options);
+    ASSERT_TRUE(session.ok()) << session.status().c_str();
+    // The OpenMP runtime makes its threads at the first region.
+    ASSERT_TRUE(session->Step(1).ok());
+
+    const int64_t before = internal::NumAllocations();
+    ASSERT_TRUE(session->Prefill(prompt).ok());
+    EXPECT_EQ(internal::NumAllocations() - before, 0) << "prompt, " << threads << " threads";
+    int32_t id = 1;
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(session->Step(id).ok());
+      id = *sampler->Next(session->logits());
+    }
+    EXPECT_EQ(internal::NumAllocations() - before, 0) << "steps, " << threads << " threads";
+    ASSERT_TRUE(session->Score(prompt, losses).ok());
+    ASSERT_TRUE(session->Truncate(7).ok());
+    ASSERT_TRUE(session->FillRandom(1100, 1).ok());
+    ASSERT_TRUE(session->Step(1).ok());
+    EXPECT_EQ(internal::NumAllocations() - before, 0) << "score, truncate, fill, " << threads << " threads";
+  }
+}
+
+TEST(SessionAllocation, TheHooksCount) {
+  const int64_t before = internal::NumAllocations();
+  std::vector<int> some(1000);
+  some[0] = 1;
+  EXPECT_GT(internal::NumAllocations() - before, 0) << some[0];
+}
+
+}  // namespace
+}  // namespace headlane::testing
