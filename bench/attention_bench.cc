@@ -155,7 +155,7 @@ void RegisterPrefill(Session& session, Registrar& registrar) {
         if (llama) registrar.Add(task, kCache, most_threads);
         continue;
       }
-      constexpr int64_t kLongestNaive = 512;
+      constexpr int64_t kLongestNaive = 128;
       constexpr int64_t kLongestBaseline = 2048;
       if (length <= kLongestNaive) registrar.Add(task, kNaive, 1);
       if (length <= kLongestBaseline) {
