@@ -1,24 +1,29 @@
-// The canonical order of operations, version 1 (kNumericsVersion), for one query row and one query head. All numbers are f32; every operation
-// rounds once; fma is std::fma; exp, ln and tanh are those of canonical_math.h.
+// The canonical order of operations, version 1 (kNumericsVersion), for one query row and one query head. All numbers
+// are f32; every operation rounds once; fma is std::fma; exp, ln and tanh are those of canonical_math.h.
 //
 //  1. q' = q * scale, per feature.
 //  2. s = 0; s = fma(q'[d], k[d], s) for d ascending.
 //  3. softcap: s = cap * tanh(s / cap).
 //  4. s = s + bias; then ALiBi: s = fma(slope, float(position of the key - position of the row), s).
-//  5. Hidden keys are out, whatever s is; a computed -inf counts as hidden. +inf or NaN makes the row NaN (which it does by itself).
-//  6. Blocks of 128 keys by order, at absolute multiples. m' = the largest of m and the visible scores, by comparison, so that NaN is passed
-//     over here and comes in through its weight. No live key: the block is skipped. c = exp(m - m'); l[16] and o are multiplied by c. Then
-//     per live key ascending: w = exp(s - m'), l[order % 16] += w, o[j] = fma(w, v[j], o[j]).
+//  5. Hidden keys are out, whatever s is; a computed -inf counts as hidden. +inf or NaN makes the row NaN, which it
+//     does by itself.
+//  6. Blocks of 128 keys by order, at absolute multiples.
+//       m' = the largest of m and the visible scores, by comparison: NaN is passed over and comes in by its weight
+//       no live key: the block is skipped
+//       c = exp(m - m'); l[16] and o are multiplied by c
+//       per live key ascending: w = exp(s - m'), l[order % 16] += w, o[j] = fma(w, v[j], o[j])
 //     In an empty state (no block before it in the split) m is -inf and l and o are 0: nothing is multiplied.
-//  7. Splits of 1024 keys by order, at absolute multiples, each starting from an empty state. At its end l is reduced: for step 8, 4, 2, 1:
-//     l[j] += l[j + step].
-//  8. States are folded in ascending order of the splits: m = max, cA = exp(mA - m), cB = exp(mB - m), l = fma(lB, cB, lA * cA),
-//     o = fma(oB, cB, oA * cA). An empty state is skipped without arithmetic; the first that is not empty is copied.
+//  7. Splits of 1024 keys by order, at absolute multiples, each starting from an empty state. At its end l is reduced:
+//     for step 8, 4, 2, 1: l[j] += l[j + step].
+//  8. States are folded in ascending order of the splits.
+//       m = max, cA = exp(mA - m), cB = exp(mB - m)
+//       l = fma(lB, cB, lA * cA), o = fma(oB, cB, oA * cA)
+//     An empty state is skipped without arithmetic; the first that is not empty is copied.
 //  9. The sink comes last, as a state with m = sink, l = 1, o = 0.
 // 10. out = o / l + 0 (no -0 is left), lse = m + ln(l). NaN is stored as 0x7FC00000. Empty: 0 and -inf.
 //
-// What may be left out, since it changes no bit: multiplications by c == 1, additions of weight +0 to l, fma with weight +0 and finite v (it
-// may turn -0 into +0 in o, which step 10 hides).
+// What may be left out, since it changes no bit: multiplications by c == 1, additions of weight +0 to l, fma with
+// weight +0 and finite v (it may turn -0 into +0 in o, which step 10 hides).
 #include "reference/canonical.h"
 
 #include <algorithm>
@@ -97,12 +102,14 @@ BlockWeights CanonicalSoftmaxStep(const float* scores, const bool* visible, int6
   return block;
 }
 
-void CanonicalWeightedSum(const BlockWeights& weights, const float* v, int64_t v_stride, int64_t num_keys, std::vector<float>& o) {
+void CanonicalWeightedSum(const BlockWeights& weights, const float* v, int64_t v_stride, int64_t num_keys,
+                          std::vector<float>& o) {
   if (!weights.any) return;
   for (float& value : o) value = value * weights.c;
   for (int64_t i = 0; i < num_keys; ++i) {
     if (!weights.live[i]) continue;
-    for (size_t j = 0; j < o.size(); ++j) o[j] = std::fma(weights.w[i], v[i * v_stride + static_cast<int64_t>(j)], o[j]);
+    for (size_t j = 0; j < o.size(); ++j)
+      o[j] = std::fma(weights.w[i], v[i * v_stride + static_cast<int64_t>(j)], o[j]);
   }
 }
 

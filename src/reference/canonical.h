@@ -1,7 +1,8 @@
-// The scalar canonical program: attention in f32, one operation at a time, in the order that defines every result of the library.
+// The scalar canonical program: attention in f32, one operation at a time, in the order that defines every result of
+// the library.
 //
-// A kernel on a target with FMA must equal this bit for bit. The whole (CanonicalAttention) is compared with the operator, the pieces with
-// the kernels. The order is written down at the head of canonical.cc.
+// A kernel on a target with FMA must equal this bit for bit. The whole (CanonicalAttention) is compared with the
+// operator, the pieces with the kernels. The order is written down at the head of canonical.cc.
 #ifndef HEADLANE_SRC_REFERENCE_CANONICAL_H_
 #define HEADLANE_SRC_REFERENCE_CANONICAL_H_
 
@@ -54,11 +55,13 @@ struct BlockWeights {
 // q' . k, one fma per feature in ascending order. q is already times the scale.
 float CanonicalDot(const float* q, const float* k, int64_t dim);
 
-// Steps 6 (without V) of the order: `scores` and `visible` hold num_keys <= 128 keys, the first of which stands at a multiple of 128.
+// Steps 6 (without V) of the order: `scores` and `visible` hold num_keys <= 128 keys, the first of which stands at a
+// multiple of 128.
 BlockWeights CanonicalSoftmaxStep(const float* scores, const bool* visible, int64_t num_keys, SplitState& state);
 
 // Step 6, V's part: o = o * c, then one fma per live key in ascending order. v: [num_keys] rows of v_stride elements.
-void CanonicalWeightedSum(const BlockWeights& weights, const float* v, int64_t v_stride, int64_t num_keys, std::vector<float>& o);
+void CanonicalWeightedSum(const BlockWeights& weights, const float* v, int64_t v_stride, int64_t num_keys,
+                          std::vector<float>& o);
 
 // Step 7.
 float CanonicalReduce(const std::array<float, kLanes>& l);

@@ -14,7 +14,8 @@ namespace {
 using namespace headlane::internal;  // NOLINT(google-build-using-namespace): the constants, which fill every line here.
 
 static_assert(FLT_EVAL_METHOD == 0, "excess precision would change bits");
-static_assert(std::bit_cast<uint32_t>(kExpMagic) << 23 == 127u << 23, "the low bits of the magic number are the exponent bias");
+static_assert(std::bit_cast<uint32_t>(kExpMagic) << 23 == 127u << 23,
+              "the low bits of the magic number are the exponent bias");
 
 // x = n ln 2 + r. t carries n + 127 in its low bits.
 struct Reduced {

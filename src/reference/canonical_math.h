@@ -1,5 +1,6 @@
 // The canonical exp, ln and tanh as scalar programs: what every SIMD target must reproduce bit for bit.
-// Called by the canonical attention program and by tests. The derivations and error bounds stand in base/canonical_math.h.
+// Called by the canonical attention program and by tests. The derivations and error bounds stand in
+// base/canonical_math.h.
 #ifndef HEADLANE_SRC_REFERENCE_CANONICAL_MATH_H_
 #define HEADLANE_SRC_REFERENCE_CANONICAL_MATH_H_
 

@@ -59,7 +59,8 @@ ErrorBound DeriveErrorBound(const Problem& p, const OracleResult& result) {
       double m = p.sinks != nullptr ? p.sinks[head] : -std::numeric_limits<double>::infinity();
       for (int64_t j = 0; j < p.kv_len; ++j) m = std::max(m, OracleScore(p, head, row, j));
 
-      double weight_error = p.sinks != nullptr ? std::exp(p.sinks[head] - lse) * (std::fabs(p.sinks[head] - m) + exp_steps) : 0.0;
+      double weight_error =
+          p.sinks != nullptr ? std::exp(p.sinks[head] - lse) * (std::fabs(p.sinks[head] - m) + exp_steps) : 0.0;
       double max_v = 0.0;
       std::fill(weighted.begin(), weighted.end(), 0.0);
       for (int64_t j = 0; j < p.kv_len; ++j) {
@@ -77,10 +78,12 @@ ErrorBound DeriveErrorBound(const Problem& p, const OracleResult& result) {
       }
       for (int64_t d = 0; d < p.v_dim; ++d) {
         const double out = std::fabs(result.out[index * p.v_dim + d]);
-        bound.out[index * p.v_dim + d] = kSafety * kU * (weighted[d] + out * (weight_error + l_steps + 1.0)) + keys * 0x1p-126 * (max_v + 1.0);
+        bound.out[index * p.v_dim + d] =
+            kSafety * kU * (weighted[d] + out * (weight_error + l_steps + 1.0)) + keys * 0x1p-126 * (max_v + 1.0);
       }
       bound.lse[index] =
-          kSafety * kU * (weight_error + l_steps + 2.0 * internal::kLnMaxUlp * std::fabs(lse - m) + std::fabs(lse)) + keys * 0x1p-126;
+          kSafety * kU * (weight_error + l_steps + 2.0 * internal::kLnMaxUlp * std::fabs(lse - m) + std::fabs(lse)) +
+          keys * 0x1p-126;
     }
   }
   return bound;

@@ -15,7 +15,8 @@ double OracleScore(const Problem& p, int64_t head, int64_t row, int64_t key) {
   s *= p.scale;
   if (p.softcap > 0.0f) s = p.softcap * std::tanh(s / p.softcap);
   if (p.bias != nullptr) s += p.bias[head * p.bias_head_stride + row * p.bias_row_stride + key];
-  if (p.alibi_slopes != nullptr) s += static_cast<double>(p.alibi_slopes[head]) * static_cast<double>(key - RowPosition(p, row));
+  if (p.alibi_slopes != nullptr)
+    s += static_cast<double>(p.alibi_slopes[head]) * static_cast<double>(key - RowPosition(p, row));
   return s;
 }
 

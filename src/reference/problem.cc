@@ -12,7 +12,8 @@ bool Visible(const Problem& p, int64_t head, int64_t row, int64_t key) {
   const int64_t position = key;
   const int64_t column = key;
   if (p.causal != Causal::kNo && position > own) return false;
-  if (p.window >= 0 && position <= own - p.window) return false;
+  if (p.window == 0) return false;
+  if (p.window > 0 && position <= own - p.window) return false;
   if (p.mask != nullptr && p.mask[head * p.mask_head_stride + row * p.mask_row_stride + column] == 0) return false;
   return true;
 }

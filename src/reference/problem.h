@@ -1,11 +1,14 @@
-// One sequence's attention as the reference describes it: dense arrays and a visibility rule, in the words of the contract.
+// One sequence's attention as the reference describes it: dense arrays and a visibility rule, in the words of the
+// contract.
 //
-// Deliberately not the library's AttentionSpec, SequenceSpec and Mask: the reference decides for every single (row, key) pair by asking
-// Visible(), so that a mistake in the library's lowering of masks to intervals has nothing here to agree with. Used by the
-// double-precision oracle, by the scalar canonical program and by the tests that compare the library with both.
+// Deliberately not the library's AttentionSpec, SequenceSpec and Mask: the reference decides for every single (row,
+// key) pair by asking Visible(), so that a mistake in the library's lowering of masks to intervals has nothing here to
+// agree with. Used by the double-precision oracle, by the scalar canonical program and by the tests that compare the
+// library with both.
 //
-// Three names for a key: its order (index in the sequence; what tiles, blocks and splits count), its position (causality, window, ALiBi)
-// and its column (in a mask or bias). Here all three are the same number; they are kept apart in the code.
+// Three names for a key: its order (index in the sequence; what tiles, blocks and splits count), its position
+// (causality, window, ALiBi) and its column (in a mask or bias). Here all three are the same number; they are kept
+// apart in the code.
 #ifndef HEADLANE_SRC_REFERENCE_PROBLEM_H_
 #define HEADLANE_SRC_REFERENCE_PROBLEM_H_
 
@@ -33,8 +36,9 @@ struct Problem {
 
   // Scores.
   float scale = 1.0f;
-  float softcap = 0.0f;           // 0: none
-  const float* bias = nullptr;    // optional: element (head, row, column) at bias[head * bias_head_stride + row * bias_row_stride + column]
+  float softcap = 0.0f;         // 0: none
+  const float* bias = nullptr;  // optional: element (head, row, column) at bias[head * bias_head_stride + row *
+                                // bias_row_stride + column]
   int64_t bias_head_stride = 0;
   int64_t bias_row_stride = 0;
   const float* alibi_slopes = nullptr;  // optional [num_q_heads]
@@ -42,12 +46,13 @@ struct Problem {
 
   // Visibility: all conditions must hold.
   Causal causal = Causal::kBottomRight;
-  int64_t window = -1;            // keys in (position - window, position]; negative: no limit
+  int64_t window = -1;            // no key at or before position - window; 0 hides every key; negative: no limit
   const uint8_t* mask = nullptr;  // optional, as bias: 0 hides
   int64_t mask_head_stride = 0;
   int64_t mask_row_stride = 0;
 
-  // Tests only: pretends that every row stood so many positions later. A comparison that still succeeds then proves nothing.
+  // Tests only: pretends that every row stood so many positions later. A comparison that still succeeds then proves
+  // nothing.
   int64_t shift_rows = 0;
 };
 

@@ -14,8 +14,10 @@
 namespace headlane::testing {
 namespace {
 
-void CheckLinear(const TargetInfo& target, int64_t rows, int64_t k_len, int64_t num_features, int64_t cut, uint64_t seed) {
-  SCOPED_TRACE(::testing::Message() << target.name << " rows " << rows << " k " << k_len << " features " << num_features << " cut " << cut);
+void CheckLinear(const TargetInfo& target, int64_t rows, int64_t k_len, int64_t num_features, int64_t cut,
+                 uint64_t seed) {
+  SCOPED_TRACE(::testing::Message() << target.name << " rows " << rows << " k " << k_len << " features " << num_features
+                                    << " cut " << cut);
   Random random(seed);
   const int64_t tiles = internal::CeilDiv(num_features, 16);
   const int64_t tile_stride = k_len * 16 + 16 * random.Int(0, 1);
@@ -33,8 +35,8 @@ void CheckLinear(const TargetInfo& target, int64_t rows, int64_t k_len, int64_t 
   const GuardedFloats y(static_cast<size_t>((rows - 1) * y_pitch + num_features));
 
   const auto run = [&](int64_t begin, int64_t end, bool accumulate) {
-    internal::ActiveKernels().linear_f32(
-        {x.data() + begin, x_pitch, rows, end - begin, w.data() + begin * 16, tile_stride, tiles, accumulate, y.data(), y_pitch, num_features});
+    internal::ActiveKernels().linear_f32({x.data() + begin, x_pitch, rows, end - begin, w.data() + begin * 16,
+                                          tile_stride, tiles, accumulate, y.data(), y_pitch, num_features});
   };
   run(0, cut, false);
   if (cut < k_len) run(cut, k_len, true);
@@ -42,10 +44,14 @@ void CheckLinear(const TargetInfo& target, int64_t rows, int64_t k_len, int64_t 
   for (int64_t r = 0; r < rows; ++r) {
     std::vector<float> expected(static_cast<size_t>(num_features));
     for (int64_t f = 0; f < num_features; ++f) {
-      expected[static_cast<size_t>(f)] = reference::CanonicalLinear(x.data() + r * x_pitch, weights.data() + f * k_len, k_len);
+      expected[static_cast<size_t>(f)] =
+          reference::CanonicalLinear(x.data() + r * x_pitch, weights.data() + f * k_len, k_len);
     }
-    ASSERT_TRUE(Matches(target, expected.data(), y.data() + r * y_pitch, expected.size(), 1e-6 * static_cast<double>(k_len))) << "row " << r;
-    for (int64_t f = num_features; r + 1 < rows && f < y_pitch; ++f) ASSERT_TRUE(std::isnan(y[r * y_pitch + f])) << "between rows";
+    ASSERT_TRUE(
+        Matches(target, expected.data(), y.data() + r * y_pitch, expected.size(), 1e-6 * static_cast<double>(k_len)))
+        << "row " << r;
+    for (int64_t f = num_features; r + 1 < rows && f < y_pitch; ++f)
+      ASSERT_TRUE(std::isnan(y[r * y_pitch + f])) << "between rows";
   }
 }
 

@@ -1,5 +1,5 @@
-// exp, ln and tanh: the vector forms against the scalar programs bit by bit, and the scalar programs against the exact functions.
-// exp over every float <= 0 is in exp_exhaustive_test.cc.
+// exp, ln and tanh: the vector forms against the scalar programs bit by bit, and the scalar programs against the exact
+// functions. exp over every float <= 0 is in exp_exhaustive_test.cc.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -53,7 +53,8 @@ Extremes Measure(const std::vector<float>& x, Canonical canonical, Exact exact) 
   for (float value : x) {
     const float y = canonical(value);
     const double reference = exact(static_cast<double>(value));
-    const double error = reference == 0.0 ? (y == 0.0f ? 0.0 : 1e9) : std::fabs(static_cast<double>(y) - reference) / UlpOf(reference);
+    const double error =
+        reference == 0.0 ? (y == 0.0f ? 0.0 : 1e9) : std::fabs(static_cast<double>(y) - reference) / UlpOf(reference);
     if (!(error <= extremes.max_ulp)) {
       extremes.max_ulp = error;
       extremes.where = value;
@@ -73,11 +74,51 @@ void ExpectSameAsScalar(const std::vector<float>& x, Kernel kernel, Canonical ca
   EXPECT_TRUE(SameBits(expected, actual, NaNs::kEqual)) << target;
 }
 
-const std::vector<float> kSpecial = {0.0f,     -0.0f,     1e-45f,   -1e-45f,  1e-40f, -1e-40f,   0x1p-126f, -0x1p-126f,         1.0f,
-                                     -1.0f,    -1e-8f,    1e-8f,    0.5f,     -0.5f,  87.0f,     -87.0f,    internal::kExpCutoff, -87.4f,
-                                     88.0f,    88.3762f,  88.3763f, 88.7228f, 89.0f,  internal::kExpOverflow, 88.73f, 127.0f,     -103.2f,
-                                     -104.0f,  1e4f,      -1e4f,    1e30f,    -1e30f, 3.4e38f,   -3.4e38f,  kInf,               -kInf,
-                                     kNaN,     10.0f,     -10.0f,   9.0f,     -9.0f,  20.0f,     -20.0f,    0.70710678f,        1.41421356f};
+const std::vector<float> kSpecial = {0.0f,
+                                     -0.0f,
+                                     1e-45f,
+                                     -1e-45f,
+                                     1e-40f,
+                                     -1e-40f,
+                                     0x1p-126f,
+                                     -0x1p-126f,
+                                     1.0f,
+                                     -1.0f,
+                                     -1e-8f,
+                                     1e-8f,
+                                     0.5f,
+                                     -0.5f,
+                                     87.0f,
+                                     -87.0f,
+                                     internal::kExpCutoff,
+                                     -87.4f,
+                                     88.0f,
+                                     88.3762f,
+                                     88.3763f,
+                                     88.7228f,
+                                     89.0f,
+                                     internal::kExpOverflow,
+                                     88.73f,
+                                     127.0f,
+                                     -103.2f,
+                                     -104.0f,
+                                     1e4f,
+                                     -1e4f,
+                                     1e30f,
+                                     -1e30f,
+                                     3.4e38f,
+                                     -3.4e38f,
+                                     kInf,
+                                     -kInf,
+                                     kNaN,
+                                     10.0f,
+                                     -10.0f,
+                                     9.0f,
+                                     -9.0f,
+                                     20.0f,
+                                     -20.0f,
+                                     0.70710678f,
+                                     1.41421356f};
 
 TEST(ExpTest, SpecialValues) {
   EXPECT_TRUE(SameBits(1.0f, reference::CanonicalExp(0.0f)));
@@ -95,8 +136,8 @@ TEST(ExpTest, SpecialValues) {
 }
 
 TEST(ExpTest, PositiveArgumentsAreWithinTheBoundAndMonotone) {
-  const Extremes extremes =
-      Measure(Floats(0x1p-20f, internal::kExpOverflow, 97), reference::CanonicalExp, [](double x) { return std::exp(x); });
+  const Extremes extremes = Measure(Floats(0x1p-20f, internal::kExpOverflow, 97), reference::CanonicalExp,
+                                    [](double x) { return std::exp(x); });
   EXPECT_LE(extremes.max_ulp, internal::kExpObservedUlp) << "at " << std::hexfloat << extremes.where;
   EXPECT_EQ(extremes.decreasing, 0);
 }
@@ -138,7 +179,8 @@ TEST(TanhTest, IsWithinTheBoundMonotoneAndOdd) {
   EXPECT_LE(extremes.max_ulp, internal::kTanhObservedUlp) << "at " << std::hexfloat << extremes.where;
   EXPECT_GE(extremes.max_ulp, internal::kTanhObservedUlp - 0.2) << "the published error is not the real one";
   EXPECT_EQ(extremes.decreasing, 0);
-  for (float value : x) ASSERT_TRUE(SameBits(-reference::CanonicalTanh(value), reference::CanonicalTanh(-value))) << value;
+  for (float value : x)
+    ASSERT_TRUE(SameBits(-reference::CanonicalTanh(value), reference::CanonicalTanh(-value))) << value;
 }
 
 static_assert(internal::kExpObservedUlp <= internal::kExpMaxUlp);
@@ -206,19 +248,22 @@ TEST(MathKernelsTest, TargetsWithoutFmaAreAccurate) {
     for (size_t i = 0; i < y.size(); ++i) {
       const double exact = std::exp(static_cast<double>(negative[i]));
       const double ulps = 2.0 + std::fabs(static_cast<double>(negative[i]));
-      ASSERT_LE(std::fabs(static_cast<double>(y[i]) - exact), ulps * UlpOf(exact)) << target.name << " exp " << negative[i];
+      ASSERT_LE(std::fabs(static_cast<double>(y[i]) - exact), ulps * UlpOf(exact))
+          << target.name << " exp " << negative[i];
     }
     y.resize(positive.size());
     kernels.log(positive.data(), static_cast<int64_t>(positive.size()), y.data());
     for (size_t i = 0; i < y.size(); ++i) {
       const double exact = std::log(static_cast<double>(positive[i]));
-      ASSERT_LE(std::fabs(static_cast<double>(y[i]) - exact), 3.0 * UlpOf(exact)) << target.name << " ln " << positive[i];
+      ASSERT_LE(std::fabs(static_cast<double>(y[i]) - exact), 3.0 * UlpOf(exact))
+          << target.name << " ln " << positive[i];
     }
     y.resize(tanh_range.size());
     kernels.tanh(tanh_range.data(), static_cast<int64_t>(tanh_range.size()), y.data());
     for (size_t i = 0; i < y.size(); ++i) {
       const double exact = std::tanh(static_cast<double>(tanh_range[i]));
-      ASSERT_LE(std::fabs(static_cast<double>(y[i]) - exact), 5.0 * UlpOf(exact)) << target.name << " tanh " << tanh_range[i];
+      ASSERT_LE(std::fabs(static_cast<double>(y[i]) - exact), 5.0 * UlpOf(exact))
+          << target.name << " tanh " << tanh_range[i];
     }
   }
 }
@@ -232,7 +277,8 @@ TEST(MathKernelsTest, AnyLengthAndAlignmentWithinItsMemory) {
       GuardedFloats y(n);
       for (size_t i = 0; i < n; ++i) x[i] = -std::fabs(random.Float()) * 90.0f;
       internal::ActiveKernels().softmax.exp_nonpositive(x.data(), static_cast<int64_t>(n), y.data());
-      for (size_t i = 0; i < n; ++i) ASSERT_TRUE(SameBits(reference::CanonicalExp(x[i]), y[i])) << target.name << " n " << n;
+      for (size_t i = 0; i < n; ++i)
+        ASSERT_TRUE(SameBits(reference::CanonicalExp(x[i]), y[i])) << target.name << " n " << n;
     }
   }
 }

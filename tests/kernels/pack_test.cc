@@ -18,8 +18,8 @@ struct Layout {
   int64_t dim;
   int64_t num_keys;
   int64_t slot_begin;
-  bool dense_dims;     // dim_stride 1
-  bool descending;     // negative stride between keys
+  bool dense_dims;  // dim_stride 1
+  bool descending;  // negative stride between keys
 };
 
 // Rows in guarded memory, so that a vector loaded over a row's end is seen.
@@ -45,8 +45,8 @@ struct Rows {
 void CheckPackK(const Layout& layout, Random& random) {
   const Rows rows(layout, random);
   const GuardedFloats tile(static_cast<size_t>(layout.dim * 16));
-  internal::ActiveKernels().kv_f32.pack_k(
-      {rows.first, rows.row_stride, rows.dim_stride, layout.dim, layout.num_keys, layout.slot_begin, tile.data(), nullptr});
+  internal::ActiveKernels().kv_f32.pack_k({rows.first, rows.row_stride, rows.dim_stride, layout.dim, layout.num_keys,
+                                           layout.slot_begin, tile.data(), nullptr});
   const GuardedFloats untouched(1);
   for (int64_t d = 0; d < layout.dim; ++d) {
     for (int64_t slot = 0; slot < 16; ++slot) {
@@ -63,8 +63,8 @@ void CheckPackV(const Layout& layout, Random& random, float special) {
   const int64_t stripes = internal::CeilDiv(layout.dim, 16);
   const GuardedFloats tile(static_cast<size_t>(stripes * 256));
   bool non_finite = false;
-  internal::ActiveKernels().kv_f32.pack_v(
-      {rows.first, rows.row_stride, rows.dim_stride, layout.dim, layout.num_keys, layout.slot_begin, tile.data(), &non_finite});
+  internal::ActiveKernels().kv_f32.pack_v({rows.first, rows.row_stride, rows.dim_stride, layout.dim, layout.num_keys,
+                                           layout.slot_begin, tile.data(), &non_finite});
   EXPECT_EQ(non_finite, special != 0.0f && !(special - special == 0.0f));
   const GuardedFloats untouched(1);
   for (int64_t d = 0; d < stripes * 16; ++d) {
@@ -85,8 +85,9 @@ TEST(PackTest, AnySlotsStridesAndDims) {
       for (int64_t num_keys = 1; num_keys <= 16; ++num_keys) {
         for (int64_t slot_begin = 0; slot_begin + num_keys <= 16; slot_begin += 1 + random.Int(0, 4)) {
           const Layout layout{dim, num_keys, slot_begin, !random.OneIn(4), random.OneIn(4)};
-          SCOPED_TRACE(::testing::Message() << target.name << " dim " << dim << " keys " << num_keys << " slot " << slot_begin << " dense "
-                                            << layout.dense_dims << " descending " << layout.descending);
+          SCOPED_TRACE(::testing::Message()
+                       << target.name << " dim " << dim << " keys " << num_keys << " slot " << slot_begin << " dense "
+                       << layout.dense_dims << " descending " << layout.descending);
           CheckPackK(layout, random);
           CheckPackV(layout, random, 0.0f);
           if (::testing::Test::HasFatalFailure()) return;
@@ -102,7 +103,8 @@ TEST(PackTest, TellsWhetherAValueIsNotFinite) {
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
     SCOPED_TRACE(target.name);
-    for (float special : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::max(), 1e-45f, -0.0f}) {
+    for (float special :
+         {kInf, -kInf, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::max(), 1e-45f, -0.0f}) {
       for (int64_t dim : {1, 5, 16, 33}) {
         for (int64_t num_keys : {1, 3, 16}) CheckPackV({dim, num_keys, 0, !random.OneIn(3), false}, random, special);
       }

@@ -22,7 +22,8 @@ struct Shape {
 };
 
 void CheckScores(const TargetInfo& target, const Shape& shape, uint64_t seed, float special) {
-  SCOPED_TRACE(::testing::Message() << target.name << " rows " << shape.rows << " dim " << shape.qk_dim << " tiles " << shape.num_tiles);
+  SCOPED_TRACE(::testing::Message() << target.name << " rows " << shape.rows << " dim " << shape.qk_dim << " tiles "
+                                    << shape.num_tiles);
   Random random(seed);
   const int64_t num_keys = shape.num_tiles * 16;
   std::vector<float> keys = random.Floats(static_cast<size_t>(num_keys * shape.qk_dim));
@@ -48,10 +49,12 @@ void CheckScores(const TargetInfo& target, const Shape& shape, uint64_t seed, fl
   for (int64_t r = 0; r < shape.rows; ++r) {
     std::vector<float> expected(static_cast<size_t>(num_keys));
     for (int64_t key = 0; key < num_keys; ++key) {
-      expected[static_cast<size_t>(key)] = reference::CanonicalDot(q.data() + r * pitch, keys.data() + key * shape.qk_dim, shape.qk_dim);
+      expected[static_cast<size_t>(key)] =
+          reference::CanonicalDot(q.data() + r * pitch, keys.data() + key * shape.qk_dim, shape.qk_dim);
     }
     const float* actual = s.data() + r * internal::kBlockKeys;
-    ASSERT_TRUE(Matches(target, expected.data(), actual, expected.size(), 1e-6 * static_cast<double>(shape.qk_dim))) << "row " << r;
+    ASSERT_TRUE(Matches(target, expected.data(), actual, expected.size(), 1e-6 * static_cast<double>(shape.qk_dim)))
+        << "row " << r;
     for (int64_t key = num_keys; key < internal::kBlockKeys; ++key) {
       ASSERT_TRUE(std::isnan(actual[key])) << "row " << r << ": lane " << key << " behind the tiles was written";
     }
@@ -63,7 +66,8 @@ TEST(ScoresTest, EveryNumberOfRowsTilesAndOddDims) {
     const ScopedTarget scope(target.name);
     for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64}) {
       for (int64_t dim : {1, 2, 3, 7, 16, 33, 64}) {
-        for (int64_t tiles = 1; tiles <= 8; ++tiles) CheckScores(target, {rows, dim, tiles}, static_cast<uint64_t>(rows * 1000 + dim * 10 + tiles), 0.0f);
+        for (int64_t tiles = 1; tiles <= 8; ++tiles)
+          CheckScores(target, {rows, dim, tiles}, static_cast<uint64_t>(rows * 1000 + dim * 10 + tiles), 0.0f);
       }
     }
   }

@@ -66,7 +66,8 @@ void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, uint64_t
       begin[r] = static_cast<int32_t>(shape == 0 ? 0 : random.Int(0, num_keys));
       end[r] = static_cast<int32_t>(shape <= 1 ? num_keys : random.Int(0, num_keys));
       for (int64_t i = 0; i < num_keys; ++i) {
-        if (i < begin[r] || i >= end[r]) scores.back()[static_cast<size_t>(i)] = random.Pick<float>({kNaN, kInf, 1e38f, -kInf});
+        if (i < begin[r] || i >= end[r])
+          scores.back()[static_cast<size_t>(i)] = random.Pick<float>({kNaN, kInf, 1e38f, -kInf});
       }
       std::copy(scores.back().begin(), scores.back().end(), s.data() + r * block);
     }
@@ -84,8 +85,8 @@ void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, uint64_t
     internal::ActiveKernels().softmax.softmax(args);
 
     for (int64_t r = 0; r < rows; ++r) {
-      SCOPED_TRACE(::testing::Message() << "step " << step << " kind " << kind << " row " << r << " keys [" << begin[r] << ", " << end[r] << ") of "
-                                        << num_keys);
+      SCOPED_TRACE(::testing::Message() << "step " << step << " kind " << kind << " row " << r << " keys [" << begin[r]
+                                        << ", " << end[r] << ") of " << num_keys);
       std::array<bool, 128> visible{};
       for (int64_t i = begin[r]; i < end[r]; ++i) visible[static_cast<size_t>(i)] = true;
       reference::SplitState& state = states[static_cast<size_t>(r)];
@@ -106,9 +107,11 @@ void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, uint64_t
       }
       ASSERT_FALSE(std::isnan(c[r])) << "a state that is empty must not become NaN";
       ASSERT_TRUE(Matches(target, expected.w.data(), s.data() + r * block, static_cast<size_t>(num_keys), 1e-5));
-      for (int64_t i = num_keys; i < block; ++i) ASSERT_TRUE(std::isnan(s[r * block + i])) << "lane " << i << " was written";
+      for (int64_t i = num_keys; i < block; ++i)
+        ASSERT_TRUE(std::isnan(s[r * block + i])) << "lane " << i << " was written";
       for (int64_t i = 0; want_live && i < num_keys; ++i) {
-        ASSERT_EQ((live[r * internal::kTilesPerBlock + i / 16] >> (i % 16)) & 1, expected.live[static_cast<size_t>(i)]) << "live, key " << i;
+        ASSERT_EQ((live[r * internal::kTilesPerBlock + i / 16] >> (i % 16)) & 1, expected.live[static_cast<size_t>(i)])
+            << "live, key " << i;
       }
     }
   }
@@ -140,7 +143,8 @@ TEST(SoftmaxTest, AWhollyHiddenBlockChangesNothing) {
       EXPECT_TRUE(SameBits(empty ? -kInf : 3.0f, m)) << target.name;
       EXPECT_TRUE(SameBits(before, l, 16)) << target.name;
       EXPECT_TRUE(SameBits(1.0f, c)) << target.name;
-      for (int i = 0; i < 128; ++i) EXPECT_TRUE(s[static_cast<size_t>(i)] == 0.0f) << target.name << " weight of hidden key " << i;
+      for (int i = 0; i < 128; ++i)
+        EXPECT_TRUE(s[static_cast<size_t>(i)] == 0.0f) << target.name << " weight of hidden key " << i;
     }
   }
 }
@@ -187,8 +191,10 @@ TEST(FoldTest, RandomAndEmptyStates) {
       const int64_t width = random.Int(1, 5) * 16;
       const int64_t pitch_a = width + 16 * random.Int(0, 1);
       const int64_t pitch_b = width + 16 * random.Int(0, 1);
-      const GuardedFloats m_a(static_cast<size_t>(rows)), l_a(static_cast<size_t>(rows)), o_a(static_cast<size_t>(rows * pitch_a));
-      const GuardedFloats m_b(static_cast<size_t>(rows)), l_b(static_cast<size_t>(rows)), o_b(static_cast<size_t>(rows * pitch_b));
+      const GuardedFloats m_a(static_cast<size_t>(rows)), l_a(static_cast<size_t>(rows)),
+          o_a(static_cast<size_t>(rows * pitch_a));
+      const GuardedFloats m_b(static_cast<size_t>(rows)), l_b(static_cast<size_t>(rows)),
+          o_b(static_cast<size_t>(rows * pitch_b));
       std::vector<reference::State> expected;
       for (int64_t r = 0; r < rows; ++r) {
         reference::State a = RandomState(random, width);
@@ -206,7 +212,8 @@ TEST(FoldTest, RandomAndEmptyStates) {
         ASSERT_TRUE(Matches(target, &state.m, m_a.data() + r, 1, 0.0, false)) << round;
         ASSERT_TRUE(Matches(target, &state.l, l_a.data() + r, 1, 1e-3)) << round;
         if (state.l != 0.0f) {
-          ASSERT_TRUE(Matches(target, state.o.data(), o_a.data() + r * pitch_a, static_cast<size_t>(width), 1e-3)) << round;
+          ASSERT_TRUE(Matches(target, state.o.data(), o_a.data() + r * pitch_a, static_cast<size_t>(width), 1e-3))
+              << round;
         }
       }
     }
@@ -239,14 +246,15 @@ TEST(FinishTest, DividesNormalisesAndStaysInItsRow) {
             out_rows.push_back(outs.back().data());
             lse_rows.push_back(&lses[static_cast<size_t>(r)]);
           }
-          internal::ActiveKernels().softmax.finish(
-              {rows, v_dim, m.data(), l.data(), o.data(), pitch, out_rows.data(), stride, want_lse ? lse_rows.data() : nullptr});
+          internal::ActiveKernels().softmax.finish({rows, v_dim, m.data(), l.data(), o.data(), pitch, out_rows.data(),
+                                                    stride, want_lse ? lse_rows.data() : nullptr});
           for (int64_t r = 0; r < rows; ++r) {
             std::vector<float> expected(static_cast<size_t>(v_dim));
             float expected_lse = 0.0f;
             reference::CanonicalFinish(states[static_cast<size_t>(r)], expected.data(), &expected_lse);
             for (int64_t j = 0; j < v_dim; ++j) {
-              ASSERT_TRUE(SameBits(expected[static_cast<size_t>(j)], out_rows[static_cast<size_t>(r)][j * stride])) << target.name << " row " << r;
+              ASSERT_TRUE(SameBits(expected[static_cast<size_t>(j)], out_rows[static_cast<size_t>(r)][j * stride]))
+                  << target.name << " row " << r;
               if (j + 1 < v_dim && stride > 1) {
                 ASSERT_TRUE(std::isnan(out_rows[static_cast<size_t>(r)][j * stride + 1])) << "between features";
               }

@@ -1,5 +1,5 @@
-// Keys and values as tiles, packed here by the plainest loops, each tile against a guard page: the kernels' operands, independent of the
-// kernels that pack.
+// Keys and values as tiles, packed here by the plainest loops, each tile against a guard page: the kernels' operands,
+// independent of the kernels that pack.
 #ifndef HEADLANE_TESTS_KERNELS_TILES_H_
 #define HEADLANE_TESTS_KERNELS_TILES_H_
 
@@ -21,7 +21,8 @@ class Tiles {
   static Tiles OfKeys(const std::vector<float>& keys, int64_t num_keys, int64_t dim) {
     Tiles tiles(internal::CeilDiv(num_keys, internal::kTileKeys), dim * internal::kTileKeys);
     for (int64_t key = 0; key < num_keys; ++key) {
-      for (int64_t d = 0; d < dim; ++d) tiles.tile(key / 16)[d * 16 + key % 16] = keys[static_cast<size_t>(key * dim + d)];
+      for (int64_t d = 0; d < dim; ++d)
+        tiles.tile(key / 16)[d * 16 + key % 16] = keys[static_cast<size_t>(key * dim + d)];
     }
     return tiles;
   }
@@ -33,7 +34,8 @@ class Tiles {
     for (int64_t key = 0; key < tiles.num_tiles() * 16; ++key) {
       for (int64_t d = 0; d < stripes * 16; ++d) {
         const bool exists = key < num_keys && d < dim;
-        tiles.tile(key / 16)[d / 16 * 256 + key % 16 * 16 + d % 16] = exists ? values[static_cast<size_t>(key * dim + d)] : 0.0f;
+        tiles.tile(key / 16)[d / 16 * 256 + key % 16 * 16 + d % 16] =
+            exists ? values[static_cast<size_t>(key * dim + d)] : 0.0f;
       }
     }
     return tiles;

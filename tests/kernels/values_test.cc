@@ -29,8 +29,8 @@ enum class Mode {
 };
 
 void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64_t seed) {
-  SCOPED_TRACE(::testing::Message() << target.name << " rows " << shape.rows << " dim " << shape.v_dim << " tiles " << shape.num_tiles
-                                    << " mode " << static_cast<int>(mode));
+  SCOPED_TRACE(::testing::Message() << target.name << " rows " << shape.rows << " dim " << shape.v_dim << " tiles "
+                                    << shape.num_tiles << " mode " << static_cast<int>(mode));
   Random random(seed);
   const int64_t num_keys = shape.num_tiles * 16;
   const int64_t stripes = internal::CeilDiv(shape.v_dim, 16);
@@ -91,9 +91,11 @@ void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64
   internal::ActiveKernels().kv_f32.pv(args);
 
   for (int64_t r = 0; r < shape.rows; ++r) {
-    ASSERT_TRUE(Matches(target, expected[static_cast<size_t>(r)].data(), o.data() + r * pitch, static_cast<size_t>(shape.v_dim), 1e-4, false))
+    ASSERT_TRUE(Matches(target, expected[static_cast<size_t>(r)].data(), o.data() + r * pitch,
+                        static_cast<size_t>(shape.v_dim), 1e-4, false))
         << "row " << r;
-    for (int64_t j = stripes * 16; j < pitch; ++j) ASSERT_TRUE(std::isnan(o[r * pitch + j])) << "written behind the stripes";
+    for (int64_t j = stripes * 16; j < pitch; ++j)
+      ASSERT_TRUE(std::isnan(o[r * pitch + j])) << "written behind the stripes";
   }
 }
 
@@ -117,7 +119,8 @@ TEST(ValuesTest, WideHeads) {
     const ScopedTarget scope(target.name);
     for (int64_t dim : {80, 96, 128, 160, 256, 257, 512}) {
       for (int64_t rows : {1, 4, 6, 17}) {
-        for (Mode mode : {Mode::kFresh, Mode::kPlain, Mode::kSelect}) CheckValues(target, {rows, dim, 8}, mode, static_cast<uint64_t>(dim));
+        for (Mode mode : {Mode::kFresh, Mode::kPlain, Mode::kSelect})
+          CheckValues(target, {rows, dim, 8}, mode, static_cast<uint64_t>(dim));
       }
     }
   }

@@ -40,8 +40,8 @@ bool SameBits(float a, float b, NaNs nans) {
     const bool ok = std::isfinite(expected[i]) ? std::fabs(expected[i] - a) <= bound[i]
                                                : (std::isnan(expected[i]) ? std::isnan(a) : expected[i] == a);
     if (ok) continue;
-    return ::testing::AssertionFailure() << "[" << i << "] of " << n << ": expected " << expected[i] << " +- " << bound[i] << ", got "
-                                         << Show(actual[i]);
+    return ::testing::AssertionFailure() << "[" << i << "] of " << n << ": expected " << expected[i] << " +- "
+                                         << bound[i] << ", got " << Show(actual[i]);
   }
   return ::testing::AssertionSuccess();
 }

@@ -19,7 +19,8 @@ enum class NaNs {
 bool SameBits(float a, float b, NaNs nans = NaNs::kExact);
 
 ::testing::AssertionResult SameBits(const float* expected, const float* actual, size_t n, NaNs nans = NaNs::kExact);
-inline ::testing::AssertionResult SameBits(const std::vector<float>& expected, const std::vector<float>& actual, NaNs nans = NaNs::kExact) {
+inline ::testing::AssertionResult SameBits(const std::vector<float>& expected, const std::vector<float>& actual,
+                                           NaNs nans = NaNs::kExact) {
   if (expected.size() != actual.size()) {
     return ::testing::AssertionFailure() << "sizes differ: " << expected.size() << " and " << actual.size();
   }

@@ -1,5 +1,6 @@
-// Memory that ends at a page nobody may touch: an over-read or over-write by one byte stops the test. Filled with 0xFF, which is a NaN in
-// every float type and an absurd number in every integer type, so that reading what was not written shows too.
+// Memory that ends at a page nobody may touch: an over-read or over-write by one byte stops the test. Filled with 0xFF,
+// which is a NaN in every float type and an absurd number in every integer type, so that reading what was not written
+// shows too.
 #ifndef HEADLANE_TESTS_SUPPORT_GUARDED_BUFFER_H_
 #define HEADLANE_TESTS_SUPPORT_GUARDED_BUFFER_H_
 
