@@ -14,7 +14,7 @@
 
 #include "bench/limits.h"
 #include "bench/options.h"
-#include "bench/work.h"
+#include "bench/roofline.h"
 #include "headlane/status.h"
 
 namespace headlane::bench {

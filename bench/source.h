@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/memory_block.h"
-#include "bench/work.h"
+#include "bench/roofline.h"
 #include "headlane/status.h"
 
 namespace headlane::bench {

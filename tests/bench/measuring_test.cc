@@ -9,9 +9,9 @@
 #include "bench/limits.h"
 #include "bench/memory_block.h"
 #include "bench/options.h"
+#include "bench/roofline.h"
 #include "bench/statistics.h"
 #include "bench/thread_team.h"
-#include "bench/work.h"
 
 namespace headlane::bench {
 namespace {

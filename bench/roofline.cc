@@ -1,4 +1,4 @@
-#include "bench/work.h"
+#include "bench/roofline.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // What a case has to do at least, counted by hand and not by the library under test: operations, bytes, and the time
 // that a machine at its limits would take for them.
-#ifndef HEADLANE_BENCH_WORK_H_
-#define HEADLANE_BENCH_WORK_H_
+#ifndef HEADLANE_BENCH_ROOFLINE_H_
+#define HEADLANE_BENCH_ROOFLINE_H_
 
 #include <cstdint>
 #include <span>
@@ -71,4 +71,4 @@ inline constexpr double kColdBytes = 512.0 * (1 << 20);
 
 }  // namespace headlane::bench
 
-#endif  // HEADLANE_BENCH_WORK_H_
+#endif  // HEADLANE_BENCH_ROOFLINE_H_
