@@ -1,7 +1,8 @@
-// The small operators around attention: RMS-norm, SwiGLU, sums, log-sum-exp, rotation of pairs, scaling. One row per call.
+// The small operators around attention: RMS-norm, SwiGLU, sums, log-sum-exp, rotation of pairs, scaling. One row per
+// call.
 //
-// Sums over a row keep 16 partial sums by index modulo 16, whatever the width of a vector, and join them in one fixed tree. Elements that do
-// not exist add +0 to their lane, which changes no bit: a partial sum is never -0.
+// Sums over a row keep 16 partial sums by index modulo 16, whatever the width of a vector, and join them in one fixed
+// tree. Elements that do not exist add +0 to their lane, which changes no bit: a partial sum is never -0.
 #include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -184,8 +185,8 @@ HWY_INLINE void RotatePair(VF& even, VF& odd, VF cos, VF sin) {
 }
 
 // Pairs [begin, num_pairs) of any stride, through arrays of 16.
-HWY_INLINE void RotateStrided(float* even, float* odd, int64_t stride, const float* cos, const float* sin, int64_t begin,
-                              int64_t num_pairs) {
+HWY_INLINE void RotateStrided(float* even, float* odd, int64_t stride, const float* cos, const float* sin,
+                              int64_t begin, int64_t num_pairs) {
   const DF d;
   const int64_t lanes = NumLanes();
   for (int64_t i = begin; i < num_pairs; i += lanes) {
@@ -198,7 +199,8 @@ HWY_INLINE void RotateStrided(float* even, float* odd, int64_t stride, const flo
       o.v[j] = odd[(i + j) * stride];
     }
     VF ev = hn::Load(d, e.v), ov = hn::Load(d, o.v);
-    RotatePair(ev, ov, hn::LoadN(d, cos + i, static_cast<size_t>(count)), hn::LoadN(d, sin + i, static_cast<size_t>(count)));
+    RotatePair(ev, ov, hn::LoadN(d, cos + i, static_cast<size_t>(count)),
+               hn::LoadN(d, sin + i, static_cast<size_t>(count)));
     hn::Store(ev, d, e.v);
     hn::Store(ov, d, o.v);
     for (int64_t j = 0; j < count; ++j) {
@@ -208,7 +210,8 @@ HWY_INLINE void RotateStrided(float* even, float* odd, int64_t stride, const flo
   }
 }
 
-void RotatePairs(float* even, float* odd, int64_t stride, const float* cos, const float* sin, int64_t num_pairs) noexcept {
+void RotatePairs(float* even, float* odd, int64_t stride, const float* cos, const float* sin,
+                 int64_t num_pairs) noexcept {
   const DF d;
   const int64_t lanes = NumLanes();
   int64_t i = 0;

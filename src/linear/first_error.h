@@ -12,7 +12,8 @@
 
 namespace headlane::internal {
 
-// The error of the lowest item that failed. Items are handed out in ascending order, so all below it were tried whatever the others did.
+// The error of the lowest item that failed. Items are handed out in ascending order, so all below it were tried
+// whatever the others did.
 class FirstError {
  public:
   // Whether `item` can still matter: above an item that failed nothing does.

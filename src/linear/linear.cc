@@ -13,15 +13,18 @@ namespace headlane {
 namespace {
 
 Status CheckRows(const char* name, const float* data, int64_t rows, int64_t stride, int64_t features) {
-  if (data == nullptr) return MakeStatus(StatusCode::kInvalidArgument, "linear: %s is null for %" PRId64 " rows", name, rows);
+  if (data == nullptr) {
+    return MakeStatus(StatusCode::kInvalidArgument, "linear: %s is null for %" PRId64 " rows", name, rows);
+  }
   if (stride < features) {
-    return MakeStatus(StatusCode::kInvalidArgument, "linear: %s_stride is %" PRId64 ", shorter than a row of %" PRId64 " features", name,
-                      stride, features);
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "linear: %s_stride is %" PRId64 ", shorter than a row of %" PRId64 " features", name, stride,
+                      features);
   }
   int64_t extent = 0;
   if (!internal::CheckedProduct({rows, stride, int64_t{sizeof(float)}}, &extent)) {
-    return MakeStatus(StatusCode::kInvalidArgument, "linear: %" PRId64 " rows of %s at a stride of %" PRId64 " exceed memory", rows, name,
-                      stride);
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "linear: %" PRId64 " rows of %s at a stride of %" PRId64 " exceed memory", rows, name, stride);
   }
   return OkStatus();
 }
@@ -56,10 +59,12 @@ Linear::~Linear() = default;
 Result<Linear> Linear::Create(LinearBackend backend, int64_t out_features, int64_t in_features, const WeightRows& rows,
                               Executor& executor) noexcept {
   if (out_features <= 0 || in_features <= 0) {
-    return MakeStatus(StatusCode::kInvalidArgument, "linear: weights of [%" PRId64 ", %" PRId64 "], both must be above 0", out_features,
-                      in_features);
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "linear: weights of [%" PRId64 ", %" PRId64 "], both must be above 0", out_features, in_features);
   }
-  if (rows.read == nullptr) return MakeStatus(StatusCode::kInvalidArgument, "linear: nothing to read the weights with: rows.read is null");
+  if (rows.read == nullptr) {
+    return MakeStatus(StatusCode::kInvalidArgument, "linear: nothing to read the weights with: rows.read is null");
+  }
   std::unique_ptr<internal::LinearImpl> impl;
   switch (backend) {
     case LinearBackend::kTile:
@@ -73,12 +78,14 @@ Result<Linear> Linear::Create(LinearBackend backend, int64_t out_features, int64
       return MakeStatus(StatusCode::kUnsupported, "linear: backend 'onednn' is not in this build; 'tile' is");
 #endif
     default:
-      return MakeStatus(StatusCode::kInvalidArgument, "linear: backend %d is none of 0 .. 1", static_cast<int>(backend));
+      return MakeStatus(StatusCode::kInvalidArgument, "linear: backend %d is none of 0 .. 1",
+                        static_cast<int>(backend));
   }
   return Linear(std::move(impl));
 }
 
-Status Linear::Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, Executor& executor) const noexcept {
+Status Linear::Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
+                   Executor& executor) const noexcept {
   if (impl_ == nullptr) return MakeStatus(StatusCode::kFailedPrecondition, "linear: the layer was moved away");
   if (rows < 0) return MakeStatus(StatusCode::kInvalidArgument, "linear: %" PRId64 " rows, fewer than 0", rows);
   if (rows == 0) return OkStatus();

@@ -2,10 +2,11 @@
 //
 // The only file of the library that includes oneDNN. Its C++ interface throws: every call is made inside of Guarded().
 //
-// Threads: oneDNN opens OpenMP regions of its own, as large as the calling thread's setting says. Here each call is an undeferred
-// OpenMP task, which has a copy of that setting: it is set to the executor's number of workers there, and the caller's stays what it was.
-// Workers of other executors can't be lent to oneDNN; it takes as many OpenMP threads. In a child after fork(), where libgomp can hang, it
-// is one thread. A build without OpenMP has no way to tell oneDNN: it then takes what OMP_NUM_THREADS says.
+// Threads: oneDNN opens OpenMP regions of its own, as large as the calling thread's setting says. Here each call is an
+// undeferred OpenMP task, which has a copy of that setting: it is set to the executor's number of workers there, and
+// the caller's stays what it was. Workers of other executors can't be lent to oneDNN; it takes as many OpenMP threads.
+// In a child after fork(), where libgomp can hang, it is one thread. A build without OpenMP has no way to tell oneDNN:
+// it then takes what OMP_NUM_THREADS says.
 #include "linear/onednn_linear.h"
 
 #include <unistd.h>
@@ -40,7 +41,8 @@ const pid_t g_process = getpid();
 
 // The number of rows at which the layout of the weights is chosen: a prompt's.
 constexpr int64_t kTypicalRows = 64;
-// Calls with other strides or, where oneDNN needs them, other numbers of rows than these use the least recent one's place.
+// Calls with other strides or, where oneDNN needs them, other numbers of rows than these use the least recent one's
+// place.
 constexpr size_t kMaxPrimitives = 32;
 
 // body() returns a Status and may throw what oneDNN and the standard library throw.
@@ -80,7 +82,9 @@ int NumThreads(const Executor& executor) { return getpid() == g_process ? std::m
 bool IsReference(const dnnl::matmul::primitive_desc& desc) { return std::strncmp(desc.impl_info_str(), "ref", 3) == 0; }
 
 // Dense or strided rows; rows may be DNNL_RUNTIME_DIM_VAL.
-memory::desc Rows(int64_t rows, int64_t features, int64_t stride) { return {{rows, features}, kF32, memory::dims{stride, 1}}; }
+memory::desc Rows(int64_t rows, int64_t features, int64_t stride) {
+  return {{rows, features}, kF32, memory::dims{stride, 1}};
+}
 
 class OneDnnLinear final : public LinearImpl {
  public:
@@ -88,7 +92,8 @@ class OneDnnLinear final : public LinearImpl {
       : LinearImpl(LinearBackend::kOneDnn, out_features, in_features) {}
 
   Status Pack(const WeightRows& rows, Executor& executor) noexcept;
-  Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, Executor& executor) const noexcept override;
+  Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
+             Executor& executor) const noexcept override;
 
   size_t weight_bytes() const noexcept override { return weight_bytes_; }
   const char* implementation() const noexcept override { return implementation_; }
@@ -101,7 +106,8 @@ class OneDnnLinear final : public LinearImpl {
     dnnl::matmul matmul;
   };
 
-  dnnl::matmul::primitive_desc Describe(int64_t rows, int64_t x_stride, int64_t y_stride, const memory::desc& weights) const {
+  dnnl::matmul::primitive_desc Describe(int64_t rows, int64_t x_stride, int64_t y_stride,
+                                        const memory::desc& weights) const {
     return {engine_, Rows(rows, in_features(), x_stride), weights, Rows(rows, out_features(), y_stride)};
   }
   Status ReadWeights(const WeightRows& rows, Executor& executor, AlignedBuffer* dense) const noexcept;
@@ -148,7 +154,8 @@ Status OneDnnLinear::ChooseLayout(AlignedBuffer dense) {
   dnnl::matmul::primitive_desc desc = Describe(kTypicalRows, k, n, any);
   if (IsReference(desc)) desc = Describe(kTypicalRows, k, n, plain);
   if (IsReference(desc)) {
-    return MakeStatus(StatusCode::kUnsupported, "linear: for weights of [%lld, %lld] oneDNN has nothing faster than '%s'",
+    return MakeStatus(StatusCode::kUnsupported,
+                      "linear: for weights of [%lld, %lld] oneDNN has nothing faster than '%s'",
                       static_cast<long long>(n), static_cast<long long>(k), desc.impl_info_str());
   }
   std::snprintf(implementation_, sizeof(implementation_), "onednn %s", desc.impl_info_str());
@@ -159,7 +166,8 @@ Status OneDnnLinear::ChooseLayout(AlignedBuffer dense) {
     weights_ = memory(layout, engine_, buffer_.data());
     return OkStatus();
   }
-  HEADLANE_ASSIGN_OR_RETURN(buffer_, AlignedBuffer::Create(static_cast<int64_t>(weight_bytes_), "weights of a linear layer"));
+  HEADLANE_ASSIGN_OR_RETURN(buffer_,
+                            AlignedBuffer::Create(static_cast<int64_t>(weight_bytes_), "weights of a linear layer"));
   weights_ = memory(layout, engine_, buffer_.data());
   memory source(plain, engine_, dense.data());
   dnnl::reorder(source, weights_).execute(stream_, source, weights_);
@@ -173,13 +181,15 @@ Status OneDnnLinear::Pack(const WeightRows& rows, Executor& executor) noexcept {
   return GuardedWithThreads(NumThreads(executor), [&] { return ChooseLayout(std::move(dense)); });
 }
 
-// One row has a primitive of its own; all other numbers of rows share one, if oneDNN is fast without knowing the number.
+// One row has a primitive of its own; all other numbers of rows share one, if oneDNN is fast without knowing the
+// number.
 Status OneDnnLinear::FindPrimitive(int64_t rows, int64_t x_stride, int64_t y_stride, dnnl::matmul* matmul) const {
   for (size_t i = primitives_.size(); i-- > 0;) {
     const Primitive& p = primitives_[i];
     if (p.x_stride != x_stride || p.y_stride != y_stride) continue;
     if (p.rows != rows && (p.rows != DNNL_RUNTIME_DIM_VAL || rows == 1)) continue;
-    std::rotate(primitives_.begin() + static_cast<ptrdiff_t>(i), primitives_.begin() + static_cast<ptrdiff_t>(i) + 1, primitives_.end());
+    std::rotate(primitives_.begin() + static_cast<ptrdiff_t>(i), primitives_.begin() + static_cast<ptrdiff_t>(i) + 1,
+                primitives_.end());
     *matmul = primitives_.back().matmul;
     return OkStatus();
   }
@@ -198,8 +208,8 @@ Status OneDnnLinear::FindPrimitive(int64_t rows, int64_t x_stride, int64_t y_str
     desc = Describe(rows, x_stride, y_stride, layout);
   }
   if (IsReference(desc)) {
-    return MakeStatus(StatusCode::kInternal, "linear: for %lld rows oneDNN has nothing faster than '%s'", static_cast<long long>(rows),
-                      desc.impl_info_str());
+    return MakeStatus(StatusCode::kInternal, "linear: for %lld rows oneDNN has nothing faster than '%s'",
+                      static_cast<long long>(rows), desc.impl_info_str());
   }
   if (primitives_.size() == kMaxPrimitives) primitives_.erase(primitives_.begin());
   primitives_.push_back({primitive_rows, x_stride, y_stride, dnnl::matmul(desc)});

@@ -1,13 +1,15 @@
-// y = x W^T with W in tiles of 16 output features, [ceil(out / 16)][in][16]: the operand that the micro-kernel reads front to back.
+// y = x W^T with W in tiles of 16 output features, [ceil(out / 16)][in][16]: the operand that the micro-kernel reads
+// front to back.
 //
-// Each output is one chain of FMAs over the inputs in ascending order. Blocks of inputs continue the chain from the stored sum, which is a
-// float already: storing and reloading changes no bit. So nothing below can change a result: it is about caches and threads only.
+// Each output is one chain of FMAs over the inputs in ascending order. Blocks of inputs continue the chain from the
+// stored sum, which is a float already: storing and reloading changes no bit. So nothing below can change a result: it
+// is about caches and threads only.
 //
 // Blocking (Goto and van de Geijn 2008, names as there), from the outside in:
 //   item           kItemRows rows x up to kItemTiles tiles; the unit that workers take
-//   kc             kKc inputs: the part of the item's tiles that stays in L2 (192 KiB), one tile's part in L1 (16 KiB)
-//   mc             kSubRows rows: their kc inputs stay close (24 KiB) while the tiles pass; few, so that rows at a pitch of a power
-//                  of two, which all fall into the same sets of a cache, still fit
+//   kc             kKc inputs: the part of the item's tiles that stays in L2 (240 KiB), one tile's part in L1 (20 KiB)
+//   mc             kSubRows rows: their kc inputs stay close (30 KiB) while the tiles pass; few, so that rows at a
+//                  pitch of a power of two, which all fall into the same sets of a cache, still fit
 //   mr, nr         the micro-kernel's registers
 // x is not packed: each broadcast reads the next float of a row, and only kMaxRegisterRows rows are read at a time.
 #include "linear/tile_linear.h"
@@ -29,14 +31,16 @@ namespace {
 
 constexpr int64_t kTileFeatures = kTileKeys;
 
-// The rows that the micro-kernel computes in one pass over a tile: up to so many, weights are used once and nothing is gained by blocking.
+// The rows that the micro-kernel computes in one pass over a tile: up to so many, weights are used once and nothing is
+// gained by blocking.
 constexpr int64_t kMaxRegisterRows = 6;
 constexpr int64_t kSubRows = 24;
 constexpr int64_t kItemRows = 192;
 constexpr int64_t kItemTiles = 12;
-constexpr int64_t kKc = 256;
+constexpr int64_t kKc = 320;
 
-// With few rows a worker should find at least so many bytes of weights in an item: taking one costs a trip to the shared counter.
+// With few rows a worker should find at least so many bytes of weights in an item: taking one costs a trip to the
+// shared counter.
 constexpr int64_t kMinItemBytes = 256 << 10;
 // And so many items per worker, where there is enough work, so that a late worker leaves its share to the others.
 constexpr int64_t kItemsPerWorker = 4;
@@ -61,7 +65,10 @@ Partition Cut(int64_t rows, int64_t num_tiles, int64_t tile_bytes, int64_t num_w
   }
   if (num_workers > 1) {
     cut.num_tile_blocks = std::max(cut.num_tile_blocks, CeilDiv(wanted, cut.num_row_blocks));
-    while (cut.num_tile_blocks < num_tiles && cut.num_row_blocks * cut.num_tile_blocks % num_workers != 0) ++cut.num_tile_blocks;
+    // As many items for each worker.
+    while (cut.num_tile_blocks < num_tiles && cut.num_row_blocks * cut.num_tile_blocks % num_workers != 0) {
+      ++cut.num_tile_blocks;
+    }
   }
   cut.num_tile_blocks = std::min(cut.num_tile_blocks, num_tiles);
   return cut;
@@ -77,7 +84,8 @@ class TileLinear final : public LinearImpl {
   }
 
   Status Pack(const WeightRows& rows, Executor& executor) noexcept;
-  Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, Executor& executor) const noexcept override;
+  Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
+             Executor& executor) const noexcept override;
 
   size_t weight_bytes() const noexcept override { return static_cast<size_t>(weights_.bytes()); }
   const char* implementation() const noexcept override { return implementation_; }
@@ -125,10 +133,10 @@ Status TileLinear::Pack(const WeightRows& rows, Executor& executor) noexcept {
   ParallelFor(executor, num_tiles_, grain, [&](int64_t begin, int64_t end) {
     const std::unique_ptr<float[]> buffer(new (std::nothrow) float[static_cast<size_t>(tile_floats())]);
     for (int64_t tile = begin; tile < end && error.ShouldTry(tile); ++tile) {
-      const Status status = buffer != nullptr
-                                ? PackTile(rows, tile, buffer.get())
-                                : MakeStatus(StatusCode::kResourceExhausted, "linear: no memory for %lld bytes of rows to pack",
-                                             static_cast<long long>(tile_floats() * 4));
+      const Status status = buffer != nullptr ? PackTile(rows, tile, buffer.get())
+                                              : MakeStatus(StatusCode::kResourceExhausted,
+                                                           "linear: no memory for %lld bytes of rows to pack",
+                                                           static_cast<long long>(tile_floats() * 4));
       if (!status.ok()) error.Report(tile, status);
     }
   });
@@ -138,7 +146,8 @@ Status TileLinear::Pack(const WeightRows& rows, Executor& executor) noexcept {
 Status TileLinear::Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
                        Executor& executor) const noexcept {
   const int64_t k = in_features();
-  const Partition cut = Cut(rows, num_tiles_, tile_floats() * int64_t{sizeof(float)}, std::max(executor.num_workers(), 1));
+  const Partition cut =
+      Cut(rows, num_tiles_, tile_floats() * int64_t{sizeof(float)}, std::max(executor.num_workers(), 1));
   const int64_t kc = rows <= kMaxRegisterRows ? k : CeilDiv(k, CeilDiv(k, kKc));
   ParallelFor(executor, cut.num_row_blocks * cut.num_tile_blocks, 1, [&](int64_t item, int64_t) {
     const int64_t row_block = item % cut.num_row_blocks, tile_block = item / cut.num_row_blocks;
@@ -159,7 +168,8 @@ Status TileLinear::Run(const float* x, int64_t x_stride, int64_t rows, float* y,
         args.accumulate = k_begin > 0;
         args.y = y + row * y_stride + tile_begin * kTileFeatures;
         args.y_pitch = y_stride;
-        args.num_features = std::min((tile_end - tile_begin) * kTileFeatures, out_features() - tile_begin * kTileFeatures);
+        args.num_features =
+            std::min((tile_end - tile_begin) * kTileFeatures, out_features() - tile_begin * kTileFeatures);
         kernels_.linear_f32(args);
       }
     }

@@ -33,7 +33,9 @@ constexpr std::array<DoubleDouble, kExpTerms> InverseFactorials() {
 constexpr std::array<DoubleDouble, kExpTerms> kInverseFactorial = InverseFactorials();
 
 // 2^exponent. Requires: -1022 <= exponent <= 1023.
-constexpr double PowerOfTwo(int64_t exponent) { return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52); }
+constexpr double PowerOfTwo(int64_t exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
 
 // log2(a) to about 2^-49: a start for Newton's iteration.
 double ApproximateLog2(double a) {
@@ -75,8 +77,8 @@ DoubleDouble Log2(double a) noexcept {
 }
 
 float RoundToFloat(const DoubleDouble& a) noexcept {
-  // Round to odd: a hi whose last bit is set can't be a tie of float's, and rounds like the sum. It is exact enough because double has
-  // more than two bits beyond float's.
+  // Round to odd: a hi whose last bit is set can't be a tie of float's, and rounds like the sum. It is exact enough
+  // because double has more than two bits beyond float's.
   uint64_t bits = std::bit_cast<uint64_t>(a.hi);
   if (a.lo != 0.0 && (bits & 1) == 0) bits += (a.lo > 0.0) == (a.hi > 0.0) ? 1 : static_cast<uint64_t>(-1);
   return static_cast<float>(std::bit_cast<double>(bits));

@@ -1,11 +1,12 @@
 // Numbers of twice double's precision: the unevaluated sum of two doubles, hi + lo with |lo| <= ulp(hi) / 2.
 //
-// Separate from the rotary embedding, their only user, so that their error bounds can be read and tested on their own. Built on + - * / of
-// IEEE double alone: no libm, which chooses variants by CPU, and no fma, which is a slow call on machines that lack the instruction.
+// Separate from the rotary embedding, their only user, so that their error bounds can be read and tested on their own.
+// Built on + - * / of IEEE double alone: no libm, which chooses variants by CPU, and no fma, which is a slow call on
+// machines that lack the instruction.
 //
-// Error bounds are relative, with u = 2^-53 (Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of
-// double-word arithmetic", 2017; Dekker 1971 for the products). Requires: round to nearest, no contraction; |values| < 2^990 where a
-// product is formed.
+// Error bounds are relative, with u = 2^-53 (Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic
+// building blocks of double-word arithmetic", 2017; Dekker 1971 for the products). Requires: round to nearest, no
+// contraction; |values| < 2^990 where a product is formed.
 #ifndef HEADLANE_SRC_OPS_DOUBLE_DOUBLE_H_
 #define HEADLANE_SRC_OPS_DOUBLE_DOUBLE_H_
 

@@ -21,11 +21,12 @@ void RmsNorm(const float* x, int64_t x_stride, const float* weight, float epsilo
   });
 }
 
-void SiluMul(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride, int64_t rows, int64_t n, float* y,
-             int64_t y_stride) noexcept {
+void SiluMul(const float* gate, int64_t gate_stride, const float* up, int64_t up_stride, int64_t rows, int64_t n,
+             float* y, int64_t y_stride) noexcept {
   const auto kernel = ActiveKernels().elementwise.silu_mul;
   InDefaultFpEnvironment([=] {
-    for (int64_t row = 0; row < rows; ++row) kernel(gate + row * gate_stride, up + row * up_stride, n, y + row * y_stride);
+    for (int64_t row = 0; row < rows; ++row)
+      kernel(gate + row * gate_stride, up + row * up_stride, n, y + row * y_stride);
   });
 }
 
@@ -53,7 +54,8 @@ Status ApplyRope(const RopeSpec& spec, const float* cos, const float* sin, const
     return MakeStatus(StatusCode::kInvalidArgument, "rope: x has a batch of %" PRId64 ", not 1", x.num_batch);
   }
   if (x.dim < spec.rotary_dim) {
-    return MakeStatus(StatusCode::kInvalidArgument, "rope: x has heads of %" PRId64 " features, fewer than rotary_dim %" PRId64, x.dim,
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "rope: x has heads of %" PRId64 " features, fewer than rotary_dim %" PRId64, x.dim,
                       spec.rotary_dim);
   }
   const int64_t num_pairs = spec.rotary_dim / 2;

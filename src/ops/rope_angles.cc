@@ -28,8 +28,8 @@ Status CheckedRopeAngles(const RopeSpec& spec, const int64_t* positions, int64_t
   int64_t largest = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (positions[i] < -kMaxPosition || positions[i] > kMaxPosition) {
-      return MakeStatus(StatusCode::kOutOfRange, "rope: position %" PRId64 " of token %" PRId64 " is beyond %" PRId64, positions[i], i,
-                        kMaxPosition);
+      return MakeStatus(StatusCode::kOutOfRange, "rope: position %" PRId64 " of token %" PRId64 " is beyond %" PRId64,
+                        positions[i], i, kMaxPosition);
     }
     if (Magnitude(positions[i]) > largest) largest = Magnitude(positions[i]);
   }
@@ -37,8 +37,9 @@ Status CheckedRopeAngles(const RopeSpec& spec, const int64_t* positions, int64_t
   for (int64_t pair = 0; pair < num_pairs; ++pair) {
     const DoubleDouble frequency = frequencies.Next();
     if (frequency.hi * static_cast<double>(largest) > internal::kMaxAngle) {
-      return MakeStatus(StatusCode::kOutOfRange, "rope: position %" PRId64 " turns pair %" PRId64 " by more than %g (frequency %g)",
-                        largest, pair, internal::kMaxAngle, frequency.hi);
+      return MakeStatus(StatusCode::kOutOfRange,
+                        "rope: position %" PRId64 " turns pair %" PRId64 " by more than %g (frequency %g)", largest,
+                        pair, internal::kMaxAngle, frequency.hi);
     }
     for (int64_t i = 0; i < n; ++i) {
       const DoubleDouble angle = Multiply(frequency, static_cast<double>(positions[i]));

@@ -1,7 +1,8 @@
-// The frequencies of a rotary embedding in twice double's precision: a position of 2^24 turns a rounding error of 2^-53 in a frequency
-// into an angle that is wrong in the last bits of float.
+// The frequencies of a rotary embedding in twice double's precision: a position of 2^24 turns a rounding error of 2^-53
+// in a frequency into an angle that is wrong in the last bits of float.
 //
-// Separate from the angles so that the scalings, which follow published models, stand by themselves. Called by rope_angles.cc.
+// Separate from the angles so that the scalings, which follow published models, stand by themselves. Called by
+// rope_angles.cc.
 #ifndef HEADLANE_SRC_OPS_ROPE_FREQUENCIES_H_
 #define HEADLANE_SRC_OPS_ROPE_FREQUENCIES_H_
 
@@ -29,7 +30,7 @@ class RopeFrequencies {
   const RopeSpec& spec_;
   DoubleDouble log2_ratio_;  // of each frequency to the one before
   DoubleDouble ratio_;
-  DoubleDouble frequency_;   // unscaled, of pair pair_
+  DoubleDouble frequency_;  // unscaled, of pair pair_
   int64_t pair_ = 0;
 };
 

@@ -1,5 +1,6 @@
-// Both ways reduce the angle to |r| <= pi / 4 in double-double and sum Taylor series: the quick one in double (relative error below 2^-50,
-// and it knows when that is too much to round safely, as in Ziv 1991), the exact one in double-double.
+// Both ways reduce the angle to |r| <= pi / 4 in double-double and sum Taylor series: the quick one in double (relative
+// error below 2^-50, and it knows when that is too much to round safely, as in Ziv 1991), the exact one in
+// double-double.
 #include "ops/sin_cos.h"
 
 #include <cstdint>
@@ -52,7 +53,8 @@ void SinCos(const DoubleDouble& angle, float* sin, float* cos) noexcept {
   const Reduced reduced = Reduce(angle);
   const double r = reduced.r.hi;
   const double r2 = r * r;
-  // Inverse factorials with alternating signs; the first left-out terms are below 2^-58 of the sums (0.7855^18 / 19!, 0.7855^18 / 18!).
+  // Inverse factorials with alternating signs; the first left-out terms are below 2^-58 of the sums (0.7855^18 / 19!,
+  // 0.7855^18 / 18!).
   double s = 1.0 / 355687428096000.0;
   s = s * r2 - 1.0 / 1307674368000.0;
   s = s * r2 + 1.0 / 6227020800.0;
@@ -89,13 +91,14 @@ void SinCosExact(const DoubleDouble& angle, float* sin, float* cos) noexcept {
   const DoubleDouble minus_r2 = Negate(Multiply(reduced.r, reduced.r));
   DoubleDouble sin_r;
   DoubleDouble cos_r;
-  // Terms r^n / n!, each from the one before the last; from the smallest on, so that no sum rounds more than it must: up to n = 27,
-  // 0.7855^28 / 28! < 2^-107.
+  // Terms r^n / n!, each from the one before the last; from the smallest on, so that no sum rounds more than it must:
+  // up to n = 27, 0.7855^28 / 28! < 2^-107.
   constexpr int kTerms = 28;
   DoubleDouble terms[kTerms];
   terms[0] = {1.0, 0.0};
   terms[1] = reduced.r;
-  for (int n = 2; n < kTerms; ++n) terms[n] = Divide(Multiply(terms[n - 2], minus_r2), static_cast<double>(n * (n - 1)));
+  for (int n = 2; n < kTerms; ++n)
+    terms[n] = Divide(Multiply(terms[n - 2], minus_r2), static_cast<double>(n * (n - 1)));
   for (int n = kTerms - 2; n >= 0; n -= 2) {
     cos_r = Add(cos_r, terms[n]);
     sin_r = Add(sin_r, terms[n + 1]);

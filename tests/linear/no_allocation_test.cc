@@ -1,4 +1,5 @@
-// Running a tile layer allocates nothing, on no thread: replaces the program's allocator, so it is a program of its own.
+// Running a tile layer allocates nothing, on no thread: replaces the program's allocator, so it is a program of its
+// own.
 #include <gtest/gtest.h>
 
 #include <cstdint>

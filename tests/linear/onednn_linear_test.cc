@@ -1,4 +1,5 @@
-// The oneDNN backend: right within what f32 sums allow, any shape, and a guest that leaves the caller's OpenMP setting alone.
+// The oneDNN backend: right within what f32 sums allow, any shape, and a guest that leaves the caller's OpenMP setting
+// alone.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,12 +47,14 @@ Matrix RandomMatrix(int64_t out, int64_t in) {
 }
 
 // A sum of n products in any order errs by at most n u sum |x w|.
-void ExpectClose(const Matrix& m, const float* x, int64_t x_stride, int64_t rows, const float* y, int64_t y_stride, int64_t out) {
+void ExpectClose(const Matrix& m, const float* x, int64_t x_stride, int64_t rows, const float* y, int64_t y_stride,
+                 int64_t out) {
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t feature = 0; feature < out; ++feature) {
       double exact = 0.0, size = 0.0;
       for (int64_t k = 0; k < m.in_features; ++k) {
-        const double product = static_cast<double>(x[row * x_stride + k]) * m.weights[static_cast<size_t>(feature * m.in_features + k)];
+        const double product =
+            static_cast<double>(x[row * x_stride + k]) * m.weights[static_cast<size_t>(feature * m.in_features + k)];
         exact += product;
         size += std::fabs(product);
       }
@@ -112,7 +115,8 @@ TEST(OneDnnLinear, FromSeveralThreadsAtOnce) {
   std::vector<std::thread> threads;
   for (std::vector<float>& y : results) {
     threads.emplace_back([&] {
-      for (int64_t rows = 1; rows <= kRows; ++rows) EXPECT_TRUE(layer.Run(x.data(), kIn, rows, y.data(), kOut, SerialExecutor()).ok());
+      for (int64_t rows = 1; rows <= kRows; ++rows)
+        EXPECT_TRUE(layer.Run(x.data(), kIn, rows, y.data(), kOut, SerialExecutor()).ok());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -151,9 +155,11 @@ TEST(OneDnnLinear, RunsInAForkedChild) {
   if (child == 0) {
     alarm(60);
     std::vector<float> again(y.size());
-    if (!layer.Run(x.data(), kIn, kRows, again.data(), kOut, executor).ok() || std::fabs(again[5] - y[5]) > 1e-3f) _exit(1);
+    if (!layer.Run(x.data(), kIn, kRows, again.data(), kOut, executor).ok() || std::fabs(again[5] - y[5]) > 1e-3f)
+      _exit(1);
     const Linear fresh = MustCreate(kOut, kIn, matrix, executor);
-    if (!fresh.Run(x.data(), kIn, kRows, again.data(), kOut, executor).ok() || std::fabs(again[7] - y[7]) > 1e-3f) _exit(2);
+    if (!fresh.Run(x.data(), kIn, kRows, again.data(), kOut, executor).ok() || std::fabs(again[7] - y[7]) > 1e-3f)
+      _exit(2);
     _exit(0);
   }
   int status = 0;

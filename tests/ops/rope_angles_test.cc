@@ -1,4 +1,5 @@
-// Rotary angles: every float is the one next to the true sine or cosine, at any position, with any scaling, alone or in a batch.
+// Rotary angles: every float is the one next to the true sine or cosine, at any position, with any scaling, alone or in
+// a batch.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -271,7 +272,8 @@ TEST(DoubleDouble, RoundsToFloatOnce) {
 }
 
 TEST(RopeFrequencies, AreConsistentBetweenFreshPowersAndProducts) {
-  // Pair 32 starts from a fresh power, pairs 1 .. 31 and 33 .. from products: base^(-2j/d) squared is the frequency of pair 2j.
+  // Pair 32 starts from a fresh power, pairs 1 .. 31 and 33 .. from products: base^(-2j/d) squared is the frequency of
+  // pair 2j.
   RopeSpec spec;
   spec.rotary_dim = 256;
   spec.base = 500000.0;
