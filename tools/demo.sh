@@ -36,6 +36,6 @@ if ! $has_model; then
     model=(--synthetic smollm2-135m)
   fi
 fi
-"$HEADLANE_ROOT/tools/build.sh" release -- headlane-generate headlane-perplexity headlane-decode-bench headlane-info headlane-lesson
+"$HEADLANE_ROOT/tools/build.sh" release -- headlane-generate headlane-perplexity headlane-decode-bench headlane-info headlane-lesson headlane_bench
 say "programs: build/release/bin (each has --help)"
 exec "$HEADLANE_ROOT/build/release/bin/headlane-generate" "${model[@]}" "${prompt[@]}" "$@"
