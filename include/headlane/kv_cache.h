@@ -1,8 +1,9 @@
-// The KV cache: sequences of keys and values for all layers of a model, in pages from one pool, stored as the packed operands that
-// the attention kernels read.
+// The KV cache: sequences of keys and values for all layers of a model, in pages from one pool, stored as the packed
+// operands that the attention kernels read.
 //
-// One page holds `page_tokens` tokens of every layer and every KV head. Within it, each layer and head has its keys in tiles of 16
-// ([qk_dim][16], lane = key) and its values in the same tiles ([ceil(v_dim / 16)][16 keys][16], lane = feature).
+// One page holds `page_tokens` tokens of every layer and every KV head. Within it, each layer and head has its keys in
+// tiles of 16 ([qk_dim][16], lane = key) and its values in the same tiles ([ceil(v_dim / 16)][16 keys][16], lane =
+// feature).
 // Page sizes, sharing and history never change a result.
 #ifndef HEADLANE_KV_CACHE_H_
 #define HEADLANE_KV_CACHE_H_
@@ -23,35 +24,36 @@ struct KVCacheSpec {
   int64_t v_dim = 0;
   DType k_dtype = DType::kF32;  // kF32 in this version
   DType v_dtype = DType::kF32;
-  int64_t page_tokens = 128;    // a multiple of 16 in 16 .. 256
-  int64_t max_tokens = 0;       // capacity: the pool gets ceil(max_tokens / page_tokens) pages
+  int64_t page_tokens = 128;  // a multiple of 16 in 16 .. 256
+  int64_t max_tokens = 0;     // capacity: the pool gets ceil(max_tokens / page_tokens) pages
   int64_t max_sequences = 64;
 };
 
-// Names one sequence of one cache. Never reused within a cache's life, so that a stale id is an error and not another sequence.
+// Names one sequence of one cache. Never reused within a cache's life, so that a stale id is an error and not another
+// sequence.
 struct SequenceId {
   int64_t value = -1;
   friend bool operator==(SequenceId a, SequenceId b) { return a.value == b.value; }
 };
 
 struct KVCacheUsage {
-  int64_t page_bytes = 0;        // one page: all layers and heads, keys and values
-  int64_t bytes_per_token = 0;   // page_bytes / page_tokens
+  int64_t page_bytes = 0;       // one page: all layers and heads, keys and values
+  int64_t bytes_per_token = 0;  // page_bytes / page_tokens
   int64_t total_pages = 0;
   int64_t used_pages = 0;
-  int64_t limit_bytes = 0;       // total_pages * page_bytes; used and free bytes add up to it
+  int64_t limit_bytes = 0;  // total_pages * page_bytes; used and free bytes add up to it
   int64_t used_bytes = 0;
   int64_t free_bytes = 0;
   int64_t num_sequences = 0;
-  int64_t num_tokens = 0;        // committed tokens of all sequences
+  int64_t num_tokens = 0;  // committed tokens of all sequences
 };
 
 namespace internal {
 class KVCacheImpl;
 }
 
-// Threads: calls that change a cache must not run at the same time as any other call on it, except Write calls for different
-// (sequence, layer) pairs. Reading (attention) may run on any number of threads.
+// Threads: calls that change a cache must not run at the same time as any other call on it, except Write calls for
+// different (sequence, layer) pairs. Reading (attention) may run on any number of threads.
 class KVCache {
  public:
   // Allocates everything that the cache will ever use.
@@ -78,22 +80,23 @@ class KVCache {
   //   Reserve(sequence, n)                          pages for n tokens behind the committed length
   //   Write(sequence, layer, k, v, begin) per layer the new tokens' keys and values
   //   Commit(sequence, n)                           length += n
-  // Reserved tokens may be attended to before Commit by naming a kv_len up to length + n. A failed Reserve changes nothing; a reservation
-  // that is not committed is dropped by the next Reserve, Truncate or Abandon.
+  // Reserved tokens may be attended to before Commit by naming a kv_len up to length + n. A failed Reserve changes
+  // nothing; a reservation that is not committed is dropped by the next Reserve, Truncate or Abandon.
   //
-  // Reserve. Requires: n >= 0. Errors: NotFound, InvalidArgument (n < 0), ResourceExhausted (names the sequence, pages wanted and free).
-  // Allocation: none.
+  // Reserve. Requires: n >= 0. Errors: NotFound, InvalidArgument (n < 0), ResourceExhausted (names the sequence, pages
+  // wanted and free). Allocation: none.
   Status Reserve(SequenceId sequence, int64_t n) noexcept;
 
-  // Encodes n = k.num_tokens tokens of batch entry `batch` of k [.., n, num_kv_heads, qk_dim] and v [.., n, num_kv_heads, v_dim] at positions length + begin ... into
-  // `layer`. f32 input. Errors: NotFound, OutOfRange (layer; begin + n past what is reserved), InvalidArgument (shapes, null data),
-  // Unsupported (dtype of k or v); nothing is written then. Allocation: none.
-  Status Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v, int64_t begin = 0,
-               int64_t batch = 0) noexcept;
+  // Encodes n = k.num_tokens tokens of batch entry `batch` of k [.., n, num_kv_heads, qk_dim] and v [.., n,
+  // num_kv_heads, v_dim] at positions length + begin ... into `layer`. f32 input. Errors: NotFound, OutOfRange (layer;
+  // begin + n past what is reserved), InvalidArgument (shapes, null data), Unsupported (dtype of k or v); nothing is
+  // written then. Allocation: none.
+  Status Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
+               int64_t begin = 0, int64_t batch = 0) noexcept;
 
-  // length += n; the rest of the reservation stays, with positions counted from the new length. Errors: NotFound, OutOfRange (n negative or
-  // more than reserved), FailedPrecondition (one of the n tokens was not written in every layer: names both; nothing changed).
-  // Allocation: none.
+  // length += n; the rest of the reservation stays, with positions counted from the new length. Errors: NotFound,
+  // OutOfRange (n negative or more than reserved), FailedPrecondition (one of the n tokens was not written in every
+  // layer: names both; nothing changed). Allocation: none.
   Status Commit(SequenceId sequence, int64_t n) noexcept;
 
   // Gives back what was reserved and not committed. Errors: NotFound.
@@ -103,13 +106,14 @@ class KVCache {
   // Errors: those of the three; FailedPrecondition when the cache has more than one layer.
   Status Append(SequenceId sequence, const ConstTensorView& k, const ConstTensorView& v) noexcept;
 
-  // Rolls back to `length` <= the committed length, drops any reservation and gives back pages that hold nothing any more.
-  // Errors: NotFound, OutOfRange. Allocation: none.
+  // Rolls back to `length` <= the committed length, drops any reservation and gives back pages that hold nothing any
+  // more. Errors: NotFound, OutOfRange. Allocation: none.
   Status Truncate(SequenceId sequence, int64_t length) noexcept;
 
-  // Reads committed tokens [begin, begin + k.num_tokens) of `layer` back as rows, exactly as stored, into batch entry 0 of f32 views.
-  // Errors: NotFound, OutOfRange, InvalidArgument, Unsupported. Allocation: none.
-  Status Read(SequenceId sequence, int64_t layer, int64_t begin, const TensorView& k, const TensorView& v) const noexcept;
+  // Reads committed tokens [begin, begin + k.num_tokens) of `layer` back as rows, exactly as stored, into batch entry 0
+  // of f32 views. Errors: NotFound, OutOfRange, InvalidArgument, Unsupported. Allocation: none.
+  Status Read(SequenceId sequence, int64_t layer, int64_t begin, const TensorView& k,
+              const TensorView& v) const noexcept;
 
   // For the library itself.
   const internal::KVCacheImpl& impl() const noexcept { return *impl_; }

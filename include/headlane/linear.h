@@ -12,8 +12,11 @@
 namespace headlane {
 
 enum class LinearBackend : int32_t {
-  kTile = 0,  // our own cache-blocked GEMM: each output is one chain of FMAs over in_features, the same bits for any rows and threads
-  kOneDnn,    // oneDNN's matmul: no promise of bits. Unsupported in a build without oneDNN.
+  // Our own cache-blocked GEMM: each output is one chain of FMAs over in_features, the same bits for any rows and
+  // threads.
+  kTile = 0,
+  // oneDNN's matmul: no promise of bits. Unsupported in a build without oneDNN.
+  kOneDnn,
 };
 
 // "tile", "onednn".
@@ -21,8 +24,8 @@ const char* LinearBackendName(LinearBackend backend) noexcept;
 // False for kOneDnn in a build without oneDNN.
 bool HasLinearBackend(LinearBackend backend) noexcept;
 
-// Hands out the rows of a weight matrix while a layer packs them: writes in_features floats of output feature `row` to `out`.
-// May be called from several threads at once, each row once, in any order.
+// Hands out the rows of a weight matrix while a layer packs them: writes in_features floats of output feature `row` to
+// `out`. May be called from several threads at once, each row once, in any order.
 struct WeightRows {
   const void* context = nullptr;
   Status (*read)(const void* context, int64_t row, float* out) noexcept = nullptr;
@@ -34,8 +37,8 @@ class LinearImpl;
 
 class Linear {
  public:
-  // Packs the weights. Requires: 0 < in_features, 0 < out_features. Errors: InvalidArgument, ResourceExhausted, Unsupported (backend), and
-  // whatever `rows` returns. Threads: the executor's.
+  // Packs the weights. Requires: 0 < in_features, 0 < out_features. Errors: InvalidArgument, ResourceExhausted,
+  // Unsupported (backend), and whatever `rows` returns. Threads: the executor's.
   static Result<Linear> Create(LinearBackend backend, int64_t out_features, int64_t in_features, const WeightRows& rows,
                                Executor& executor) noexcept;
 
@@ -46,7 +49,8 @@ class Linear {
   // Shapes: x [rows][in_features], y [rows][out_features], strides in elements; y must not overlap x.
   // Errors: InvalidArgument (null data, strides shorter than a row, negative rows), Internal (oneDNN failed).
   // Allocation: none with kTile. Threads: the executor's; the same layer may run at the same time on kTile.
-  Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride, Executor& executor) const noexcept;
+  Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
+             Executor& executor) const noexcept;
 
   int64_t in_features() const noexcept;
   int64_t out_features() const noexcept;

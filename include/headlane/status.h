@@ -71,7 +71,8 @@ Status MakeStatusV(StatusCode code, const char* format, std::va_list args) noexc
 
 inline Status OkStatus() noexcept { return Status(); }
 
-// A value, or the reason why there is none. value() on an error is a defect of the caller: checked in debug builds only.
+// A value, or the reason why there is none. value() on an error is a defect of the caller: checked in debug builds
+// only.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -117,12 +118,13 @@ class [[nodiscard]] Result {
 }  // namespace headlane
 
 // Returns from the enclosing function when `expression`, a Status, is an error.
-#define HEADLANE_RETURN_IF_ERROR(expression)                         \
-  do {                                                               \
+#define HEADLANE_RETURN_IF_ERROR(expression)                                                                 \
+  do {                                                                                                       \
     if (::headlane::Status headlane_status_ = (expression); !headlane_status_.ok()) return headlane_status_; \
   } while (false)
 
-// Declares or assigns `target` from a Result, or returns its error: HEADLANE_ASSIGN_OR_RETURN(Plan plan, PlanAttention(..)).
+// Declares or assigns `target` from a Result, or returns its error:
+// HEADLANE_ASSIGN_OR_RETURN(AttentionPlan plan, PlanAttention(..)).
 #define HEADLANE_ASSIGN_OR_RETURN(target, expression) \
   HEADLANE_ASSIGN_OR_RETURN_IMPL_(HEADLANE_CONCAT_(headlane_result_, __LINE__), target, expression)
 #define HEADLANE_ASSIGN_OR_RETURN_IMPL_(result, target, expression) \

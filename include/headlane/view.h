@@ -10,8 +10,9 @@ namespace headlane {
 
 // A tensor [batch, tokens, heads, dim] in memory that belongs to the caller. Element (b, t, h, d) stands at
 //   data + b * batch_stride + t * token_stride + h * head_stride + d * dim_stride     (strides in elements)
-// Strides may be in any order, negative or zero where reading; an output's elements must not overlap. `data` needs the alignment of its
-// element type only. Extents are checked before anything is read, so that a wrong one is an error and not an over-read.
+// Strides may be in any order, negative or zero where reading; an output's elements must not overlap. `data` needs the
+// alignment of its element type only. Extents are checked before anything is read, so that a wrong one is an error and
+// not an over-read.
 struct ConstTensorView {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -54,14 +55,17 @@ inline TensorView TokensHeadsDim(float* data, int64_t num_tokens, int64_t num_he
 // Dense [batch, heads, tokens, dim] of f32: the layout of most frameworks.
 inline ConstTensorView BatchHeadsTokensDim(const float* data, int64_t num_batch, int64_t num_heads, int64_t num_tokens,
                                            int64_t dim) {
-  return {data,       DType::kF32, num_batch, num_tokens, num_heads, dim, num_heads * num_tokens * dim, dim, num_tokens * dim, 1};
+  return {data, DType::kF32,      num_batch, num_tokens, num_heads, dim, num_heads * num_tokens * dim,
+          dim,  num_tokens * dim, 1};
 }
-inline TensorView BatchHeadsTokensDim(float* data, int64_t num_batch, int64_t num_heads, int64_t num_tokens, int64_t dim) {
-  return {data,       DType::kF32, num_batch, num_tokens, num_heads, dim, num_heads * num_tokens * dim, dim, num_tokens * dim, 1};
+inline TensorView BatchHeadsTokensDim(float* data, int64_t num_batch, int64_t num_heads, int64_t num_tokens,
+                                      int64_t dim) {
+  return {data, DType::kF32,      num_batch, num_tokens, num_heads, dim, num_heads * num_tokens * dim,
+          dim,  num_tokens * dim, 1};
 }
 
-// Log-sum-exp, f32, one number per query row: element (b, t, h) at data + b * batch_stride + t * token_stride + h * head_stride.
-// data == nullptr: not wanted.
+// Log-sum-exp, f32, one number per query row: element (b, t, h) at data + b * batch_stride + t * token_stride + h *
+// head_stride. data == nullptr: not wanted.
 struct LseView {
   float* data = nullptr;
   int64_t batch_stride = 0;

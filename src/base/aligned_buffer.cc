@@ -102,7 +102,7 @@ Result<AlignedBuffer> AlignedBuffer::Create(int64_t bytes, const char* what) noe
 }
 
 void AlignedBuffer::Free() noexcept {
-  ::operator delete (mapping_, std::align_val_t{4096});
+  ::operator delete(mapping_, std::align_val_t{4096});
   mapping_ = nullptr;
 }
 

@@ -1,4 +1,5 @@
-// The constants of the canonical order of operations. They are part of the numerics version: changing one changes results.
+// The constants of the canonical order of operations. They are part of the numerics version: changing one changes
+// results.
 #ifndef HEADLANE_SRC_BASE_BLOCKING_H_
 #define HEADLANE_SRC_BASE_BLOCKING_H_
 

@@ -1,5 +1,5 @@
-// Picks one target's entry of a Highway dispatch table, without touching Highway's own choice, which other code in the process may
-// be using. For the translation units of src/kernels only, after highway.h.
+// Picks one target's entry of a Highway dispatch table, without touching Highway's own choice, which other code in the
+// process may be using. For the translation units of src/kernels only, after highway.h.
 #ifndef HEADLANE_SRC_KERNELS_DISPATCH_H_
 #define HEADLANE_SRC_KERNELS_DISPATCH_H_
 
@@ -26,6 +26,7 @@ inline size_t TableIndex(int64_t target) {
 }  // namespace headlane::internal
 
 // Calls the exported function of that target.
-#define HEADLANE_CALL_FOR_TARGET(function, target) HWY_DISPATCH_TABLE(function)[::headlane::internal::TableIndex(target)]()
+#define HEADLANE_CALL_FOR_TARGET(function, target) \
+  HWY_DISPATCH_TABLE(function)[::headlane::internal::TableIndex(target)]()
 
 #endif  // HEADLANE_SRC_KERNELS_DISPATCH_H_

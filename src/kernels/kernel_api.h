@@ -1,10 +1,12 @@
-// The seam between scalar code and SIMD: plain argument structs and tables of function pointers, one table per SIMD target.
+// The seam between scalar code and SIMD: plain argument structs and tables of function pointers, one table per SIMD
+// target.
 //
-// A kernel computes a part of a result on the calling thread, allocates nothing and reads no global. It knows tiles, rows and lanes; it does
-// not know sequences, pages, masks or heads: those are lowered to pointers and intervals before it is called.
+// A kernel computes a part of a result on the calling thread, allocates nothing and reads no global. It knows tiles,
+// rows and lanes; it does not know sequences, pages, masks or heads: those are lowered to pointers and intervals before
+// it is called.
 //
-// K tile of f32: [qk_dim][16], lane = key.   V tile of f32: [stripes][16 keys][16], lane = feature, stripes = ceil(v_dim / 16), the
-// last stripe padded with zeros.   Both 64-byte aligned.
+// K tile of f32: [qk_dim][16], lane = key.   V tile of f32: [stripes][16 keys][16], lane = feature, stripes =
+// ceil(v_dim / 16), the last stripe padded with zeros.   Both 64-byte aligned.
 #ifndef HEADLANE_SRC_KERNELS_KERNEL_API_H_
 #define HEADLANE_SRC_KERNELS_KERNEL_API_H_
 
@@ -17,19 +19,20 @@ namespace headlane::internal {
 
 // Scores of one block: s[r][t * 16 + lane] = fma chain over d ascending of q[r][d] * k[d].
 struct QkArgs {
-  const float* q;              // [rows][q_pitch], already times the scale
+  const float* q;  // [rows][q_pitch], already times the scale
   int64_t q_pitch;
   int64_t rows;
   int64_t qk_dim;
   const void* const* k_tiles;  // [num_tiles] K tiles
   int64_t num_tiles;           // 1 .. 8
   float* s;                    // [rows][kBlockKeys]: lanes from num_tiles * 16 on are not written
-  const void* const* prefetch; // optional [num_tiles]: memory to bring into L2 meanwhile, qk_dim lines of 64 bytes from each address
+  // Optional [num_tiles]: memory to bring into L2 meanwhile, qk_dim lines of 64 bytes from each address.
+  const void* const* prefetch;
 };
 
 // One online-softmax step over one block: masks, new maximum, rescaling of l, weights in place of scores.
 struct SoftmaxArgs {
-  float* s;              // [rows][kBlockKeys], in: scores, out: weights (0 where hidden) in lanes [0, num_tiles * 16)
+  float* s;  // [rows][kBlockKeys], in: scores, out: weights (0 where hidden) in lanes [0, num_tiles * 16)
   int64_t rows;
   int64_t num_tiles;     // 1 .. 8
   const int32_t* begin;  // [rows] visible lanes are [begin, end), clamped to [0, num_tiles * 16]; begin >= end: none
@@ -37,32 +40,32 @@ struct SoftmaxArgs {
   float* m;              // [rows] running maximum, -inf while empty
   float* l;              // [rows][16] running partial sums, lane = key index % 16
   float* c;              // [rows] out: factor for o, 1 where nothing changed
-  uint16_t* live;        // optional [rows][kTilesPerBlock]: bit i of a tile set = key i counts (visible, score not -inf)
+  uint16_t* live;  // optional [rows][kTilesPerBlock]: bit i of a tile set = key i counts (visible, score not -inf)
 };
 
 // o[r][j] = o[r][j] * c[r], then fma chain over keys ascending of w[r][key] * v[key][j].
 struct PvArgs {
-  const float* w;              // [rows][kBlockKeys]
+  const float* w;  // [rows][kBlockKeys]
   int64_t rows;
   const void* const* v_tiles;  // [num_tiles] V tiles
   int64_t num_tiles;           // 1 .. 8
   int64_t num_stripes;
-  const float* c;              // [rows]; nullptr: o is not read, it starts at 0
-  float* o;                    // [rows][o_pitch], o_pitch >= num_stripes * 16, 64-byte aligned rows
+  const float* c;  // [rows]; nullptr: o is not read, it starts at 0
+  float* o;        // [rows][o_pitch], o_pitch >= num_stripes * 16, 64-byte aligned rows
   int64_t o_pitch;
-  const uint16_t* live;        // optional, as SoftmaxArgs::live: keys whose bit is clear are left out, whatever their v holds
-  const void* const* prefetch; // optional [num_tiles]: as in QkArgs, num_stripes * 16 lines from each address
+  const uint16_t* live;  // optional, as SoftmaxArgs::live: keys whose bit is clear are left out, whatever their v holds
+  const void* const* prefetch;  // optional [num_tiles]: as in QkArgs, num_stripes * 16 lines from each address
 };
 
 // l = the 16 partial sums by the fixed tree (steps 8, 4, 2, 1), per row.
 struct ReduceArgs {
   const float* l16;  // [rows][16]
   int64_t rows;
-  float* l;          // [rows]
+  float* l;  // [rows]
 };
 
-// Folds state b into state a, row by row: m = max, l = fma(lb, cb, la * ca), o = fma(ob, cb, oa * ca). A state with l == 0 is empty and is
-// skipped without arithmetic (b copied if only a is empty).
+// Folds state b into state a, row by row: m = max, l = fma(lb, cb, la * ca), o = fma(ob, cb, oa * ca). A state with l
+// == 0 is empty and is skipped without arithmetic (b copied if only a is empty).
 struct FoldArgs {
   int64_t rows;
   int64_t o_width;  // multiple of 16
@@ -82,21 +85,21 @@ struct FinishArgs {
   int64_t v_dim;
   const float* m;
   const float* l;
-  const float* o;        // [rows][o_pitch]
+  const float* o;  // [rows][o_pitch]
   int64_t o_pitch;
-  float* const* out;     // [rows] row addresses
-  int64_t out_stride;    // elements between features
-  float* const* lse;     // [rows] addresses, or nullptr
+  float* const* out;   // [rows] row addresses
+  int64_t out_stride;  // elements between features
+  float* const* lse;   // [rows] addresses, or nullptr
 };
 
-// Rows of 16 keys to one K or V tile. Slots outside of [slot_begin, slot_begin + num_keys) are left alone; V's padding features of
-// the written slots are set to 0.
+// Rows of 16 keys to one K or V tile. Slots outside of [slot_begin, slot_begin + num_keys) are left alone; V's padding
+// features of the written slots are set to 0.
 struct PackTileArgs {
-  const float* rows;      // [num_keys] rows
-  int64_t row_stride;     // elements between keys
-  int64_t dim_stride;     // elements between features
-  int64_t dim;            // qk_dim or v_dim
-  int64_t num_keys;       // 1 .. 16
+  const float* rows;   // [num_keys] rows
+  int64_t row_stride;  // elements between keys
+  int64_t dim_stride;  // elements between features
+  int64_t dim;         // qk_dim or v_dim
+  int64_t num_keys;    // 1 .. 16
   int64_t slot_begin;
   void* tile;
   // out: a value that is not finite was written. Only pack_v sets it.
@@ -105,17 +108,17 @@ struct PackTileArgs {
 
 // y[r][f] (+)= fma chain over k in [0, k_len) ascending of x[r][k] * w[k][f], for f in tiles [0, num_tiles).
 struct LinearArgs {
-  const float* x;       // [rows][x_pitch]
+  const float* x;  // [rows][x_pitch]
   int64_t x_pitch;
   int64_t rows;
   int64_t k_len;
-  const float* w;       // tile t at w + t * w_tile_stride: [k_len][16]
+  const float* w;  // tile t at w + t * w_tile_stride: [k_len][16]
   int64_t w_tile_stride;
   int64_t num_tiles;
-  bool accumulate;      // start from y instead of 0
-  float* y;             // [rows][y_pitch]
+  bool accumulate;  // start from y instead of 0
+  float* y;         // [rows][y_pitch]
   int64_t y_pitch;
-  int64_t num_features; // <= num_tiles * 16: features that exist; nothing is written behind them
+  int64_t num_features;  // <= num_tiles * 16: features that exist; nothing is written behind them
 };
 
 struct KvKernels {

@@ -1,5 +1,5 @@
-// Puts the tables of all translation units together, and chooses the target: this is the only file that asks Highway what the
-// machine has.
+// Puts the tables of all translation units together, and chooses the target: this is the only file that asks Highway
+// what the machine has.
 #include "kernels/targets.h"
 
 #include <atomic>
@@ -51,7 +51,8 @@ Status NoSuchTarget(const char* name) {
 
 // Best first: Highway gives better targets of one platform lower bits.
 void Fill(Registry& registry) {
-  for (int64_t bits = HWY_TARGETS & hwy::SupportedTargets(); bits != 0 && registry.num < kMaxTargets; bits &= bits - 1) {
+  for (int64_t bits = HWY_TARGETS & hwy::SupportedTargets(); bits != 0 && registry.num < kMaxTargets;
+       bits &= bits - 1) {
     const int64_t target = bits & -bits;
     registry.targets[registry.num] = target;
     registry.tables[registry.num++] = MakeTable(target);

@@ -97,8 +97,8 @@ HWY_INLINE void PvBlock(const PvArgs& args) {
                   MakePvIO<kPrefetch>{args, kTileKeys / per_tile});
 }
 
-// Leaves out the keys that do not count, one row at a time: for tiles that hold values that are not finite, where weight 0 times value
-// would not be 0. Rare, so it is plain.
+// Leaves out the keys that do not count, one row at a time: for tiles that hold values that are not finite, where
+// weight 0 times value would not be 0. Rare, so it is plain.
 void PvSelected(const PvArgs& args) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -112,7 +112,8 @@ void PvSelected(const PvArgs& args) {
         const uint32_t live = args.live[r * kTilesPerBlock + t];
         for (int64_t key = 0; key < kTileKeys; ++key) {
           if ((live >> key & 1) == 0) continue;
-          acc = hn::MulAdd(hn::Set(d, args.w[r * kBlockKeys + t * kTileKeys + key]), hn::Load(d, v + key * kTileKeys), acc);
+          acc = hn::MulAdd(hn::Set(d, args.w[r * kBlockKeys + t * kTileKeys + key]), hn::Load(d, v + key * kTileKeys),
+                           acc);
         }
       }
       hn::Store(acc, d, o);

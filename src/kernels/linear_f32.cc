@@ -46,7 +46,8 @@ struct MakeLinearIO {
 
 void LinearF32Block(const LinearArgs& args) noexcept {
   const int64_t per_tile = VectorsPerTile();
-  BlockedMultiply(args.rows, args.num_tiles * per_tile, 1, args.k_len, MakeLinearIO{args, per_tile, kTileKeys / per_tile});
+  BlockedMultiply(args.rows, args.num_tiles * per_tile, 1, args.k_len,
+                  MakeLinearIO{args, per_tile, kTileKeys / per_tile});
 }
 
 LinearF32Fn LinearF32Table() { return &LinearF32Block; }

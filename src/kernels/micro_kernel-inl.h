@@ -2,10 +2,11 @@
 //
 // It computes kRows x kCols accumulators, a column being one vector of a 16-lane tile:
 //   acc[r][c] = fma(a[r][k], b[c][k], acc[r][c])      k ascending
-// so each lane of each accumulator is one chain of FMAs in the canonical order, whatever kRows, kCols and the vector width are. Register
-// blocking (Goto and van de Geijn 2008, BLIS) is therefore free to differ per target and per call.
+// so each lane of each accumulator is one chain of FMAs in the canonical order, whatever kRows, kCols and the vector
+// width are. Register blocking (Goto and van de Geijn 2008, BLIS) is therefore free to differ per target and per call.
 //
-// Accumulators are named variables and not an array: SVE's vectors have no size at compile time. `if constexpr` drops the unused.
+// Accumulators are named variables and not an array: SVE's vectors have no size at compile time. `if constexpr` drops
+// the unused.
 #if defined(HEADLANE_SRC_KERNELS_MICRO_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADLANE_SRC_KERNELS_MICRO_KERNEL_INL_H_
 #undef HEADLANE_SRC_KERNELS_MICRO_KERNEL_INL_H_
@@ -38,22 +39,23 @@ inline constexpr int kNumRegisters = 32;
 inline constexpr int kNumRegisters = 16;
 #endif
 
-// mr: 6 rows x 2 columns on 16 registers, 6 x 4 on 32. 12 and 24 accumulators cover the latency of 2 FMAs a cycle (8 chains) and
-// leave room for the columns of b and one broadcast of a.
+// mr: 6 rows x 2 columns on 16 registers, 6 x 4 on 32. 12 and 24 accumulators cover the latency of 2 FMAs a cycle (8
+// chains) and leave room for the columns of b and one broadcast of a.
 inline constexpr int kMaxRows = 6;
 
-// nr in vectors: how many columns fit beside the rows. A block needs rows * cols accumulators, the shorter side once more, and one register
-// for the longer side. Few rows leave room for more columns, which is what hides the latency of the FMAs then. 8 at most: more
-// streams than that confuse the hardware's prefetchers.
+// nr in vectors: how many columns fit beside the rows. A block needs rows * cols accumulators, the shorter side once
+// more, and one register for the longer side. Few rows leave room for more columns, which is what hides the latency of
+// the FMAs then. 8 at most: more streams than that confuse the hardware's prefetchers.
 constexpr int MaxCols(int rows) {
   int cols = 1;
   while (cols < 8 && rows * (cols + 1) + std::min(rows, cols + 1) + 1 <= kNumRegisters) ++cols;
-  // A block has 8 tiles: powers of two leave no tail. Three instead of two is worth its tail, five instead of four is not.
+  // A block has 8 tiles: powers of two leave no tail. Three instead of two is worth its tail, five instead of four is
+  // not.
   return cols >= 8 ? 8 : cols >= 4 ? 4 : cols;
 }
 
-// Splits `rows` into groups of at most kMaxRows that differ by one row at most: 8 rows are 4 + 4, never 6 + 2. Two rows alone would
-// have too few chains.
+// Splits `rows` into groups of at most kMaxRows that differ by one row at most: 8 rows are 4 + 4, never 6 + 2. Two rows
+// alone would have too few chains.
 struct RowGroups {
   int64_t num, base, extra;
   explicit RowGroups(int64_t rows) : num(CeilDiv(rows, kMaxRows)), base(rows / num), extra(rows % num) {}
@@ -82,14 +84,16 @@ HWY_INLINE void WithRows(int64_t n, const F& f) {
 // Columns per tile; on SVE of unknown length the least that there can be.
 inline constexpr int kColsPerTile = static_cast<int>(kTileKeys / hn::MaxLanes(DF()));
 
-// Compilers fold a load into each FMA that uses it and so load b once per row; two loads a cycle are then the limit and not the FMAs.
+// Compilers fold a load into each FMA that uses it and so load b once per row; two loads a cycle are then the limit and
+// not the FMAs.
 HWY_INLINE void KeepInRegister([[maybe_unused]] VF& v) {
 #if HWY_ARCH_X86 && !HWY_COMPILER_MSVC
   asm("" : "+v"(v.raw));
 #endif
 }
 
-// Brings a line into L2 and no closer: it is used a block (64 KiB of keys at 128 features) later, after L1 has been through twice.
+// Brings a line into L2 and no closer: it is used a block (64 KiB of keys at 128 features) later, after L1 has been
+// through twice.
 HWY_INLINE void PrefetchLine(const char* line) { __builtin_prefetch(line, 0, 2); }
 
 #define HEADLANE_ROWS_(M) M(0) M(1) M(2) M(3) M(4) M(5)
@@ -106,7 +110,7 @@ template <int kRows, int kCols, bool kPrefetch, class IO>
 HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
   static_assert(1 <= kRows && kRows <= kMaxRows && 1 <= kCols && kCols <= 8);
   const DF d;
-#define HEADLANE_DECLARE_(r, c)           \
+#define HEADLANE_DECLARE_(r, c)                \
   [[maybe_unused]] VF acc##r##c = hn::Zero(d); \
   if constexpr (r < kRows && c < kCols) acc##r##c = io.Load(d, r, c);
 #define HEADLANE_DECLARE_ROW_(r) HEADLANE_COLS_(HEADLANE_DECLARE_, r)
@@ -123,7 +127,7 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
     HEADLANE_COLS_(HEADLANE_AHEAD_, 0)
     for (int64_t k = 0; k < k_len; ++k) {
       if constexpr (kPrefetch) {
-#define HEADLANE_PREFETCH_(r, c)                                             \
+#define HEADLANE_PREFETCH_(r, c) \
   if constexpr (c < kCols && c % kColsPerTile == 0) PrefetchLine(p##c + k * 64);
         HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)
       }
@@ -138,30 +142,30 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
         HEADLANE_COLS_(HEADLANE_LOAD_B_, 0)
 #define HEADLANE_FMA_(r, c) \
   if constexpr (c < kCols) acc##r##c = hn::MulAdd(av, bv##c, acc##r##c);
-#define HEADLANE_FMA_ROW_(r)               \
-  if constexpr (r < kRows) {               \
-    const VF av = hn::Set(d, a##r[k]);     \
-    HEADLANE_COLS_(HEADLANE_FMA_, r)       \
+#define HEADLANE_FMA_ROW_(r)           \
+  if constexpr (r < kRows) {           \
+    const VF av = hn::Set(d, a##r[k]); \
+    HEADLANE_COLS_(HEADLANE_FMA_, r)   \
   }
         HEADLANE_ROWS_(HEADLANE_FMA_ROW_)
       } else {
         // All of a in registers, b loaded column by column.
-#define HEADLANE_LOAD_A_(r)                 \
-  [[maybe_unused]] VF av##r = hn::Zero(d);  \
+#define HEADLANE_LOAD_A_(r)                \
+  [[maybe_unused]] VF av##r = hn::Zero(d); \
   if constexpr (r < kRows) av##r = hn::Set(d, a##r[k]);
         HEADLANE_ROWS_(HEADLANE_LOAD_A_)
 #define HEADLANE_FMA_BY_COL_(c, r) \
   if constexpr (r < kRows) acc##r##c = hn::MulAdd(av##r, bv, acc##r##c);
-#define HEADLANE_FMA_COL_(unused, c)                    \
-  if constexpr (c < kCols) {                            \
-    VF bv = hn::Load(d, b##c + k * kTileKeys);          \
-    KeepInRegister(bv);                                 \
-    HEADLANE_FMA_BY_COL_(c, 0)                          \
-    HEADLANE_FMA_BY_COL_(c, 1)                          \
-    HEADLANE_FMA_BY_COL_(c, 2)                          \
-    HEADLANE_FMA_BY_COL_(c, 3)                          \
-    HEADLANE_FMA_BY_COL_(c, 4)                          \
-    HEADLANE_FMA_BY_COL_(c, 5)                          \
+#define HEADLANE_FMA_COL_(unused, c)           \
+  if constexpr (c < kCols) {                   \
+    VF bv = hn::Load(d, b##c + k * kTileKeys); \
+    KeepInRegister(bv);                        \
+    HEADLANE_FMA_BY_COL_(c, 0)                 \
+    HEADLANE_FMA_BY_COL_(c, 1)                 \
+    HEADLANE_FMA_BY_COL_(c, 2)                 \
+    HEADLANE_FMA_BY_COL_(c, 3)                 \
+    HEADLANE_FMA_BY_COL_(c, 4)                 \
+    HEADLANE_FMA_BY_COL_(c, 5)                 \
   }
         HEADLANE_COLS_(HEADLANE_FMA_COL_, 0)
       }
@@ -193,7 +197,8 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
 
 // Runs the micro-kernel over columns [col, end) for one group of rows; `make.IO(row0, col)` gives its io.
 template <int kRows, int kCols, class Make>
-HWY_INLINE void ColumnsFrom(int64_t row0, int64_t col, int64_t end, int64_t num_segments, int64_t k_len, const Make& make) {
+HWY_INLINE void ColumnsFrom(int64_t row0, int64_t col, int64_t end, int64_t num_segments, int64_t k_len,
+                            const Make& make) {
   // After threes, four columns are two pairs: a last one alone would have too few chains.
   constexpr int kLeave = kCols == 3 ? 2 : 0;
   for (; col + kCols + kLeave <= end || col + kCols == end; col += kCols) {
@@ -205,8 +210,8 @@ HWY_INLINE void ColumnsFrom(int64_t row0, int64_t col, int64_t end, int64_t num_
   }
 }
 
-// One group of rows, as a functor because lambdas would need the target's attribute. Not inlined: one function with all sizes of blocks
-// takes compilers minutes, and a call costs nothing beside the block it runs.
+// One group of rows, as a functor because lambdas would need the target's attribute. Not inlined: one function with all
+// sizes of blocks takes compilers minutes, and a call costs nothing beside the block it runs.
 template <class Make>
 struct GroupColumns {
   int64_t row0, col, end, num_segments, k_len;
@@ -217,12 +222,14 @@ struct GroupColumns {
   }
 };
 
-// All rows x columns [0, num_cols). Columns outside, row groups inside: a block of columns of b stays in L1 while all rows use it.
+// All rows x columns [0, num_cols). Columns outside, row groups inside: a block of columns of b stays in L1 while all
+// rows use it.
 template <class Make>
 HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segments, int64_t k_len, const Make& make) {
   if (rows <= 0) return;
   const RowGroups groups(rows);
-  // The smallest group has the widest block of columns. Blocks of three go in pairs, so that a tail is no single column.
+  // The smallest group has the widest block of columns. Blocks of three go in pairs, so that a tail is no single
+  // column.
   const int64_t cols = MaxCols(static_cast<int>(groups.base));
   const int64_t step = groups.num == 1 ? num_cols : cols == 3 ? 6 : cols;
   for (int64_t col = 0; col < num_cols; col += step) {
@@ -232,7 +239,8 @@ HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segm
     // Prefetching is the first group's alone.
     const auto rest = make.WithoutPrefetch();
     for (int64_t group = 1; group < groups.num; row0 += groups.size(group), ++group) {
-      WithRows(groups.size(group), GroupColumns<decltype(make.WithoutPrefetch())>{row0, col, end, num_segments, k_len, rest});
+      WithRows(groups.size(group),
+               GroupColumns<decltype(make.WithoutPrefetch())>{row0, col, end, num_segments, k_len, rest});
     }
   }
 }

@@ -40,7 +40,8 @@ HWY_MAYBE_UNUSED void PackKTile(const PackTileArgs& args) noexcept {
     first_key = args.num_keys / 4 * 4;
     for (; dim + 4 <= args.dim; dim += 4) {
       for (int64_t key = 0; key < first_key; key += 4) {
-        Transpose4x4(args.rows + key * args.row_stride + dim, args.row_stride, tile + dim * kTileKeys + args.slot_begin + key);
+        Transpose4x4(args.rows + key * args.row_stride + dim, args.row_stride,
+                     tile + dim * kTileKeys + args.slot_begin + key);
       }
     }
   }

@@ -1,6 +1,7 @@
 // exp, ln and tanh: the SIMD form of the programs that base/canonical_math.h defines and whose errors it derives.
 //
-// Every step is one IEEE operation in the order given there, so that all targets with FMA produce the same bits as the scalar program.
+// Every step is one IEEE operation in the order given there, so that all targets with FMA produce the same bits as the
+// scalar program.
 #if defined(HEADLANE_SRC_KERNELS_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADLANE_SRC_KERNELS_SIMD_MATH_INL_H_
 #undef HEADLANE_SRC_KERNELS_SIMD_MATH_INL_H_
@@ -75,8 +76,8 @@ HWY_INLINE HWY_MAYBE_UNUSED V Log(D d, V x) {
   const auto i = hn::Sub(hn::BitCast(di, scaled), hn::Set(di, kLnSqrtHalfBits));
   const auto k = hn::Add(hn::ShiftRight<23>(i), hn::IfThenElseZero(hn::RebindMask(di, small), hn::Set(di, -23)));
   const V e = hn::ConvertTo(d, k);
-  const V f = hn::Sub(
-      hn::BitCast(d, hn::Add(hn::And(i, hn::Set(di, 0x7FFFFF)), hn::Set(di, kLnSqrtHalfBits))), hn::Set(d, 1.0f));
+  const V f = hn::Sub(hn::BitCast(d, hn::Add(hn::And(i, hn::Set(di, 0x7FFFFF)), hn::Set(di, kLnSqrtHalfBits))),
+                      hn::Set(d, 1.0f));
   V q = hn::MulAdd(hn::Set(d, kLnC10), f, hn::Set(d, kLnC9));
   q = hn::MulAdd(q, f, hn::Set(d, kLnC8));
   q = hn::MulAdd(q, f, hn::Set(d, kLnC7));

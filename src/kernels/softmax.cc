@@ -1,10 +1,10 @@
 // The online softmax over blocks of 128 keys, and what ends and joins its states.
 //
-// State of a row: m the largest score so far, l[16] partial sums of e^(s - m) by key index modulo 16, o the weighted sum of values.
-// A block with largest score b moves it to m' = max(m, b): l and o are multiplied by c = e^(m - m'), then its keys are added
-// (Milakov and Gimelshein 2018). m = -inf marks a state that has seen nothing; its l is 0, and only then: the largest key of a state adds
-// e^0 = 1. A row with NaN scores has l = NaN whatever m is, since e^(NaN - m) is NaN; Max may therefore treat NaN as the
-// target likes, and the sign of a zero maximum changes no difference.
+// State of a row: m the largest score so far, l[16] partial sums of e^(s - m) by key index modulo 16, o the weighted
+// sum of values. A block with largest score b moves it to m' = max(m, b): l and o are multiplied by c = e^(m - m'),
+// then its keys are added (Milakov and Gimelshein 2018). m = -inf marks a state that has seen nothing; its l is 0, and
+// only then: the largest key of a state adds e^0 = 1. A row with NaN scores has l = NaN whatever m is, since e^(NaN -
+// m) is NaN; Max may therefore treat NaN as the target likes, and the sign of a zero maximum changes no difference.
 #include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -72,7 +72,8 @@ void MarkLive(const float* HWY_RESTRICT s, int64_t num_tiles, uint16_t* HWY_REST
   }
 }
 
-// s[i], s[i + 16], ... become e^(s - shift) and are added to l, for the lanes of two vectors at a time: two independent chains.
+// s[i], s[i + 16], ... become e^(s - shift) and are added to l, for the lanes of two vectors at a time: two independent
+// chains.
 template <bool kSameLanes>
 HWY_INLINE void WeightsOfTwo(float* HWY_RESTRICT s, int64_t num_keys, VF shift, VF factor, float* HWY_RESTRICT l) {
   const DF d;

@@ -37,7 +37,7 @@ TEST(ViewCheck, AcceptsEveryLayoutOfDenseTensors) {
 }
 
 TEST(ViewCheck, EmptyTensorsNeedNoData) {
-  for (int64_t TensorView::*extent :
+  for (int64_t TensorView::* extent :
        {&TensorView::num_batch, &TensorView::num_tokens, &TensorView::num_heads, &TensorView::dim}) {
     TensorView view{nullptr, DType::kF32, 1, 2, 3, 4, kMax, kMin, kMax, kMin};
     view.*extent = 0;
@@ -70,8 +70,8 @@ TEST(ViewCheck, RefusesBadData) {
 
 TEST(ViewCheck, RefusesStridesThatLeaveTheAddressSpace) {
   float data[8];
-  for (int64_t ConstTensorView::*stride : {&ConstTensorView::batch_stride, &ConstTensorView::token_stride,
-                                           &ConstTensorView::head_stride, &ConstTensorView::dim_stride}) {
+  for (int64_t ConstTensorView::* stride : {&ConstTensorView::batch_stride, &ConstTensorView::token_stride,
+                                            &ConstTensorView::head_stride, &ConstTensorView::dim_stride}) {
     for (const int64_t value :
          {kMax, kMin, kMax / 2, kMin / 2, kMax / 4, kMin / 4, int64_t{1} << 61, -(int64_t{1} << 60)}) {
       ConstTensorView view{data, DType::kF32, 2, 2, 2, 2, 0, 0, 0, 0};

@@ -73,7 +73,7 @@ struct Snapshot {
 
 TEST(KVCacheCreate, RefusesEverySpecThatMakesNoSense) {
   const struct {
-    int64_t KVCacheSpec::*field;
+    int64_t KVCacheSpec::* field;
     const char* name;
     std::vector<int64_t> bad;
   } cases[] = {
@@ -95,8 +95,8 @@ TEST(KVCacheCreate, RefusesEverySpecThatMakesNoSense) {
 }
 
 TEST(KVCacheCreate, RefusesSizesPastSixtyFourBits) {
-  for (int64_t KVCacheSpec::*field : {&KVCacheSpec::num_layers, &KVCacheSpec::num_kv_heads, &KVCacheSpec::qk_dim,
-                                      &KVCacheSpec::v_dim, &KVCacheSpec::max_tokens}) {
+  for (int64_t KVCacheSpec::* field : {&KVCacheSpec::num_layers, &KVCacheSpec::num_kv_heads, &KVCacheSpec::qk_dim,
+                                       &KVCacheSpec::v_dim, &KVCacheSpec::max_tokens}) {
     for (const int64_t value : {kMax, kMax / 4, kMax / 64}) {
       KVCacheSpec spec = SmallSpec();
       spec.*field = value;

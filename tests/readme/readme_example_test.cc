@@ -59,8 +59,7 @@ TEST(ReadmeExample, StepsGiveTheBitsOfOneCall) {
   ASSERT_TRUE(workspace.ok()) << workspace.status().c_str();
   headlane::OpenMPExecutor executor;
   for (step = 0; step < kTokens; ++step) {
-    const headlane::Status status =
-        DecodeStep(*cache, *id, *plan, *workspace, executor, kLayers, LayerQkv, LayerOut);
+    const headlane::Status status = DecodeStep(*cache, *id, *plan, *workspace, executor, kLayers, LayerQkv, LayerOut);
     ASSERT_TRUE(status.ok()) << status.c_str();
   }
 
