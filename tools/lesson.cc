@@ -18,7 +18,8 @@ namespace headlane::tools {
 namespace {
 
 struct Options {
-  uint64_t seed = 9;  // 10000 draws leave an error of 0.7 % (one sigma); with this seed it stays below the printed digit
+  uint64_t seed =
+      9;  // 10000 draws leave an error of 0.7 % (one sigma); with this seed it stays below the printed digit
   bool weights = false;
   bool causal = false;
   bool json = false;
