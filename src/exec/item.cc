@@ -28,8 +28,8 @@ namespace headlane::internal {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// TileRows() gives at most 192 rows.
-constexpr int64_t kMaxSubBlocks = 192 / kSubRows;
+// TileRows() gives at most 384 rows.
+constexpr int64_t kMaxSubBlocks = 384 / kSubRows;
 
 struct State {
   float* m;  // [rows]

@@ -88,12 +88,12 @@ bool IsFinite(float x) { return x - x == 0.0f; }
 }  // namespace
 
 int64_t TileRows(int64_t qk_dim, int64_t v_dim) noexcept {
-  constexpr int64_t kMaxRows = 192;  // beyond, the keys' traffic is small change already
+  constexpr int64_t kMaxRows = 384;  // beyond, the keys' traffic is small change already
   constexpr int64_t kMinRows = 48;   // below, reading the keys would take longer than computing
-  constexpr int64_t kL2Floats = 448 * 1024 / 4;
+  constexpr int64_t kFloats = 960 * 1024 / 4;
   const int64_t width = qk_dim + v_dim;
   if (width == 0) return kMaxRows;
-  const int64_t rows = (kL2Floats - kBlockKeys * width) / width / kSubRows * kSubRows;
+  const int64_t rows = (kFloats - kBlockKeys * width) / width / kSubRows * kSubRows;
   return std::clamp(rows, kMinRows, kMaxRows);
 }
 
