@@ -272,7 +272,7 @@ class ItemRunner {
       qk.k_tiles = tiles_.k + tile_begin;
       qk.num_tiles = num_tiles;
       qk.s = slot_.s;
-      qk.prefetch = read_ahead && is_first ? tiles_.v + tile_begin : nullptr;
+      qk.stream = read_ahead && is_first;
       kernels_.kv_f32.qk(qk);
     } else {
       std::fill_n(slot_.s, sub->num_rows * kBlockKeys, 0.0f);  // the empty sum
@@ -307,7 +307,7 @@ class ItemRunner {
       pv.o = state.o + row * problem_.o_pitch;
       pv.o_pitch = problem_.o_pitch;
       pv.live = softmax.live;
-      pv.prefetch = read_ahead && is_last && next_.begin < next_.end ? NextKTiles(num_tiles, ahead) : nullptr;
+      pv.stream = read_ahead && is_last;
       kernels_.kv_f32.pv(pv);
     }
     sub->started = true;

@@ -26,8 +26,7 @@ struct QkArgs {
   const void* const* k_tiles;  // [num_tiles] K tiles
   int64_t num_tiles;           // 1 .. 8
   float* s;                    // [rows][kBlockKeys]: lanes from num_tiles * 16 on are not written
-  // Optional [num_tiles]: memory to bring into L2 meanwhile, qk_dim lines of 64 bytes from each address.
-  const void* const* prefetch;
+  bool stream;                 // the tiles come from memory, not from a cache: read them in order of address, and ahead
 };
 
 // One online-softmax step over one block: masks, new maximum, rescaling of l, weights in place of scores.
@@ -54,7 +53,7 @@ struct PvArgs {
   float* o;        // [rows][o_pitch], o_pitch >= num_stripes * 16, 64-byte aligned rows
   int64_t o_pitch;
   const uint16_t* live;  // optional, as SoftmaxArgs::live: keys whose bit is clear are left out, whatever their v holds
-  const void* const* prefetch;  // optional [num_tiles]: as in QkArgs, num_stripes * 16 lines from each address
+  bool stream;           // as in QkArgs
 };
 
 // l = the 16 partial sums by the fixed tree (steps 8, 4, 2, 1), per row.

@@ -92,9 +92,9 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] VF& v) {
 #endif
 }
 
-// Brings a line into L2 and no closer: it is used a block (64 KiB of keys at 128 features) later, after L1 has been
-// through twice.
-HWY_INLINE void PrefetchLine(const char* line) { __builtin_prefetch(line, 0, 2); }
+// Tiles that come from memory are read in order of address, and so far ahead: on Zen 3 20.5 GB/s on one core, against
+// 17 without and 17 at 16 KiB. Behind the end of memory a prefetch does nothing.
+inline constexpr int64_t kPrefetchBytes = 1024;
 
 #define HEADLANE_ROWS_(M) M(0) M(1) M(2) M(3) M(4) M(5)
 #define HEADLANE_COLS_(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3) M(r, 4) M(r, 5) M(r, 6) M(r, 7)
@@ -104,7 +104,6 @@ HWY_INLINE void PrefetchLine(const char* line) { __builtin_prefetch(line, 0, 2);
 //   const float* B(c, segment)     column c of b: k-th vector at + k * 16, aligned
 //   VF Load(d, r, c)               first value of an accumulator
 //   void Store(d, r, c, VF)        last value of it
-//   const char* Ahead(c, segment)  with Make::kPrefetch: one line of 64 bytes per step is prefetched from here
 // Segments continue the chain with other addresses (the tiles of a block, for the weighted sum).
 template <int kRows, int kCols, bool kPrefetch, class IO>
 HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
@@ -121,14 +120,12 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
     HEADLANE_ROWS_(HEADLANE_A_)
 #define HEADLANE_B_(r, c) [[maybe_unused]] const float* HWY_RESTRICT b##c = c < kCols ? io.B(c, segment) : nullptr;
     HEADLANE_COLS_(HEADLANE_B_, 0)
-#define HEADLANE_AHEAD_(r, c)                  \
-  [[maybe_unused]] const char* p##c = nullptr; \
-  if constexpr (kPrefetch && c < kCols) p##c = io.Ahead(c, segment);
-    HEADLANE_COLS_(HEADLANE_AHEAD_, 0)
     for (int64_t k = 0; k < k_len; ++k) {
       if constexpr (kPrefetch) {
-#define HEADLANE_PREFETCH_(r, c) \
-  if constexpr (c < kCols && c % kColsPerTile == 0) PrefetchLine(p##c + k * 64);
+#define HEADLANE_PREFETCH_(r, c)                                                                    \
+  if constexpr (c < kCols && c % kColsPerTile == 0) {                                               \
+    __builtin_prefetch(reinterpret_cast<const char*>(b##c + k * kTileKeys) + kPrefetchBytes, 0, 3); \
+  }
         HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)
       }
       if constexpr (kRows >= kCols) {
@@ -180,7 +177,6 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
 #undef HEADLANE_DECLARE_ROW_
 #undef HEADLANE_A_
 #undef HEADLANE_B_
-#undef HEADLANE_AHEAD_
 #undef HEADLANE_PREFETCH_
 #undef HEADLANE_LOAD_B_
 #undef HEADLANE_FMA_
@@ -218,7 +214,9 @@ struct GroupColumns {
   const Make make;
   template <int kRows>
   HWY_NOINLINE void operator()(std::integral_constant<int, kRows>) const {
-    ColumnsFrom<kRows, MaxCols(kRows)>(row0, col, end, num_segments, k_len, make);
+    // One tile at a time when tiles are streamed: several streams read slower than one.
+    constexpr int kCols = Make::kPrefetch ? std::min(kColsPerTile, MaxCols(kRows)) : MaxCols(kRows);
+    ColumnsFrom<kRows, kCols>(row0, col, end, num_segments, k_len, make);
   }
 };
 
@@ -231,7 +229,7 @@ HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segm
   // The smallest group has the widest block of columns. Blocks of three go in pairs, so that a tail is no single
   // column.
   const int64_t cols = MaxCols(static_cast<int>(groups.base));
-  const int64_t step = groups.num == 1 ? num_cols : cols == 3 ? 6 : cols;
+  const int64_t step = groups.num == 1 ? num_cols : Make::kPrefetch ? VectorsPerTile() : cols == 3 ? 6 : cols;
   for (int64_t col = 0; col < num_cols; col += step) {
     const int64_t end = std::min(num_cols, col + step);
     WithRows(groups.size(0), GroupColumns<Make>{0, col, end, num_segments, k_len, make});

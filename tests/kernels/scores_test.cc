@@ -43,7 +43,7 @@ void CheckScores(const TargetInfo& target, const Shape& shape, uint64_t seed, fl
   args.k_tiles = tiles.pointers();
   args.num_tiles = shape.num_tiles;
   args.s = s.data();
-  args.prefetch = random.OneIn(2) ? tiles.pointers() : nullptr;
+  args.stream = random.OneIn(2);
   internal::ActiveKernels().kv_f32.qk(args);
 
   for (int64_t r = 0; r < shape.rows; ++r) {

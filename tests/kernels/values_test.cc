@@ -87,7 +87,7 @@ void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64
   args.o = o.data();
   args.o_pitch = pitch;
   args.live = mode == Mode::kSelect ? live.data() : nullptr;
-  args.prefetch = random.OneIn(2) ? tiles.pointers() : nullptr;
+  args.stream = random.OneIn(2);
   internal::ActiveKernels().kv_f32.pv(args);
 
   for (int64_t r = 0; r < shape.rows; ++r) {
