@@ -75,8 +75,6 @@ class ItemRunner {
     }
     GatherQueries();
     FindSubBlocks();
-    first_block_ = Range(item_.split_begin).begin / kBlockKeys;
-    StartBlock(first_block_, &next_);
 
     // Splits are folded as they come into what began with the row block's first split; others are left apart.
     const bool has_first = item_.split_begin == block_.first_split;
@@ -210,26 +208,13 @@ class ItemRunner {
     std::fill_n(slot_.l16, block_.num_rows * kTileKeys, 0.0f);
   }
 
-  // Names the tiles of a block; of plain tensors only where `RunBlock` needs them, since there is one place for them.
-  void StartBlock(int64_t key_block, BlockTiles* tiles) {
-    tiles->begin = tiles->end = 0;
-    if (!source_.from_cache()) return;
-    const int64_t last_key = Range(item_.split_end - 1).end;
-    if (key_block * kBlockKeys < last_key) source_.Load(key_block, BlockKeys(key_block), tiles);
-  }
-
   void RunSplit(int64_t split, const State& state) {
     Clear(state);
     for (int64_t i = 0; i < num_sub_blocks_; ++i) sub_blocks_[i].started = false;
     const KeyInterval range = Range(split);
     HEADLANE_DCHECK(!range.empty());
     for (int64_t b = range.begin / kBlockKeys; b * kBlockKeys < range.end; ++b) {
-      if (source_.from_cache()) {
-        tiles_ = next_;
-        StartBlock(b + 1, &next_);
-      } else {
-        source_.Load(b, BlockKeys(b), &tiles_);
-      }
+      source_.Load(b, BlockKeys(b), &tiles_);
       RunBlock(b, state);
     }
     ReduceArgs reduce;
@@ -241,27 +226,21 @@ class ItemRunner {
 
   void RunBlock(int64_t key_block, const State& state) {
     const int64_t base = key_block * kBlockKeys;
-    // Memory is read ahead while the first and the last sub-block compute: V while K is used, then the next block's K.
-    int64_t first = -1, last = -1;
-    for (int64_t i = 0; i < num_sub_blocks_; ++i) {
-      if (Intersect(sub_blocks_[i].seen, base, base + kBlockKeys).empty()) continue;
-      if (first < 0) first = i;
-      last = i;
-    }
+    // The first sub-block to use the block brings it from memory; for the others it is in L2.
+    bool is_first = source_.from_cache();
     for (int64_t i = 0; i < num_sub_blocks_; ++i) {
       const KeyInterval seen = Intersect(sub_blocks_[i].seen, base, base + kBlockKeys);
       if (seen.empty()) continue;
-      RunSubBlock(base, seen, i == first, i == last, state, &sub_blocks_[i]);
+      RunSubBlock(base, seen, is_first, state, &sub_blocks_[i]);
+      is_first = false;
     }
   }
 
-  void RunSubBlock(int64_t base, const KeyInterval& seen, bool is_first, bool is_last, const State& state,
-                   SubBlock* sub) {
+  void RunSubBlock(int64_t base, const KeyInterval& seen, bool stream, const State& state, SubBlock* sub) {
     const int64_t tile_begin = (seen.begin - base) / kTileKeys;
     const int64_t num_tiles = CeilDiv(seen.end - base, kTileKeys) - tile_begin;
     HEADLANE_DCHECK(tile_begin >= tiles_.begin && tile_begin + num_tiles <= tiles_.end);
     const int64_t row = sub->row_begin;
-    const bool read_ahead = source_.from_cache();
 
     if (problem_.qk_dim > 0) {
       QkArgs qk;
@@ -272,7 +251,7 @@ class ItemRunner {
       qk.k_tiles = tiles_.k + tile_begin;
       qk.num_tiles = num_tiles;
       qk.s = slot_.s;
-      qk.stream = read_ahead && is_first;
+      qk.stream = stream;
       kernels_.kv_f32.qk(qk);
     } else {
       std::fill_n(slot_.s, sub->num_rows * kBlockKeys, 0.0f);  // the empty sum
@@ -296,7 +275,6 @@ class ItemRunner {
     kernels_.softmax.softmax(softmax);
 
     if (problem_.v_dim > 0) {
-      const void* ahead[kTilesPerBlock];
       PvArgs pv;
       pv.w = slot_.s;
       pv.rows = sub->num_rows;
@@ -307,18 +285,10 @@ class ItemRunner {
       pv.o = state.o + row * problem_.o_pitch;
       pv.o_pitch = problem_.o_pitch;
       pv.live = softmax.live;
-      pv.stream = read_ahead && is_last;
+      pv.stream = stream;
       kernels_.kv_f32.pv(pv);
     }
     sub->started = true;
-  }
-
-  // The next block's K tiles, as many as the kernel wants: the last one again where there are fewer.
-  const void* const* NextKTiles(int64_t num_tiles, const void** ahead) const {
-    for (int64_t t = 0; t < num_tiles; ++t) {
-      ahead[t] = next_.k[std::min<int64_t>(next_.begin + t, next_.end - 1)];
-    }
-    return ahead;
   }
 
   void FindLanes(const SubBlock& sub, int64_t lane_base, int64_t num_lanes) const {
@@ -341,9 +311,7 @@ class ItemRunner {
   const RowBlock& block_;
   const Slot& slot_;
   TileSource source_;
-  int64_t first_block_ = 0;
   BlockTiles tiles_;  // of the present block
-  BlockTiles next_;   // of the one behind it; cache only
   SubBlock sub_blocks_[kMaxSubBlocks];
   int64_t num_sub_blocks_ = 0;
 };

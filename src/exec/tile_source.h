@@ -38,8 +38,7 @@ class TileSource {
     }
   }
 
-  // Whether tiles are ready without work, so that those of the next block can be named while the present one is
-  // computed.
+  // Whether tiles are where they were appended, in memory, rather than just packed and in a cache of the processor.
   bool from_cache() const { return from_cache_; }
 
  private:
