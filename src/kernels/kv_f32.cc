@@ -20,6 +20,17 @@ HWY_INLINE int64_t StripeOffset(int64_t feature) {
   return feature / kTileKeys * (kTileKeys * kTileKeys) + feature % kTileKeys;
 }
 
+// How tiles are read.
+enum class Access {
+  kCached,    // blocks of columns for the registers: the tiles are in a cache
+  kAhead,     // the same, prefetching: many rows, whose arithmetic leaves time for memory
+  kTilewise,  // one tile after the other in order of address, prefetching: few rows, which wait for memory. Several
+              // streams at once read slower than one.
+};
+inline constexpr int64_t kMaxTilewiseRows = 8;
+
+constexpr Access WithoutPrefetching(Access access) { return access == Access::kAhead ? Access::kCached : access; }
+
 struct QkIO {
   const QkArgs& args;
   int64_t row0, col, per_tile, lanes;
@@ -34,25 +45,27 @@ struct QkIO {
   }
 };
 
-template <bool kWithPrefetch>
+template <Access kAccess>
 struct MakeQkIO {
-  static constexpr bool kPrefetch = kWithPrefetch;
+  static constexpr bool kPrefetch = kAccess != Access::kCached;
+  static constexpr bool kOneTile = kAccess == Access::kTilewise;
   const QkArgs& args;
   int64_t per_tile, lanes;
   HWY_INLINE QkIO IO(int64_t row0, int64_t col) const { return {args, row0, col, per_tile, lanes}; }
-  HWY_INLINE MakeQkIO<false> WithoutPrefetch() const { return {args, per_tile, lanes}; }
+  HWY_INLINE MakeQkIO<WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, per_tile, lanes}; }
 };
 
-template <bool kPrefetch>
+template <Access kAccess>
 HWY_INLINE void QkBlock(const QkArgs& args) {
   const int64_t per_tile = VectorsPerTile();
   BlockedMultiply(args.rows, args.num_tiles * per_tile, 1, args.qk_dim,
-                  MakeQkIO<kPrefetch>{args, per_tile, kTileKeys / per_tile});
+                  MakeQkIO<kAccess>{args, per_tile, kTileKeys / per_tile});
 }
 
 void Qk(const QkArgs& args) noexcept {
-  if (args.stream) return QkBlock<true>(args);
-  return QkBlock<false>(args);
+  if (!args.stream) return QkBlock<Access::kCached>(args);
+  if (args.rows > kMaxTilewiseRows) return QkBlock<Access::kAhead>(args);
+  QkBlock<Access::kTilewise>(args);
 }
 
 struct PvIO {
@@ -71,20 +84,21 @@ struct PvIO {
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
 };
 
-template <bool kWithPrefetch>
+template <Access kAccess>
 struct MakePvIO {
-  static constexpr bool kPrefetch = kWithPrefetch;
+  static constexpr bool kPrefetch = kAccess != Access::kCached;
+  static constexpr bool kOneTile = kAccess == Access::kTilewise;
   const PvArgs& args;
   int64_t lanes;
   HWY_INLINE PvIO IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
-  HWY_INLINE MakePvIO<false> WithoutPrefetch() const { return {args, lanes}; }
+  HWY_INLINE MakePvIO<WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, lanes}; }
 };
 
-template <bool kPrefetch>
+template <Access kAccess>
 HWY_INLINE void PvBlock(const PvArgs& args) {
   const int64_t per_tile = VectorsPerTile();
   BlockedMultiply(args.rows, args.num_stripes * per_tile, args.num_tiles, kTileKeys,
-                  MakePvIO<kPrefetch>{args, kTileKeys / per_tile});
+                  MakePvIO<kAccess>{args, kTileKeys / per_tile});
 }
 
 // Leaves out the keys that do not count, one row at a time: for tiles that hold values that are not finite, where
@@ -111,15 +125,12 @@ void PvSelected(const PvArgs& args) {
   }
 }
 
-// Up to so many rows memory is the limit. More find the stripes of all tiles in turn, which saves 15 % of the
-// instructions.
-inline constexpr int64_t kMaxTilewiseRows = 8;
 alignas(64) inline constexpr float kOnes[kMaxTilewiseRows] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 void Pv(const PvArgs& args) noexcept {
   if (args.live != nullptr) return PvSelected(args);
-  if (!args.stream) return PvBlock<false>(args);
-  if (args.rows > kMaxTilewiseRows) return PvBlock<true>(args);
+  if (!args.stream) return PvBlock<Access::kCached>(args);
+  if (args.rows > kMaxTilewiseRows) return PvBlock<Access::kAhead>(args);
   // Tile by tile, in order of address: o is loaded and stored for each, which is less than waiting for memory.
   PvArgs tile = args;
   tile.num_tiles = 1;
@@ -127,7 +138,7 @@ void Pv(const PvArgs& args) noexcept {
     tile.w = args.w + t * kTileKeys;
     tile.v_tiles = args.v_tiles + t;
     if (t > 0) tile.c = kOnes;
-    PvBlock<true>(tile);
+    PvBlock<Access::kTilewise>(tile);
   }
 }
 

@@ -214,8 +214,7 @@ struct GroupColumns {
   const Make make;
   template <int kRows>
   HWY_NOINLINE void operator()(std::integral_constant<int, kRows>) const {
-    // One tile at a time when tiles are streamed: several streams read slower than one.
-    constexpr int kCols = Make::kPrefetch ? std::min(kColsPerTile, MaxCols(kRows)) : MaxCols(kRows);
+    constexpr int kCols = Make::kOneTile ? std::min(kColsPerTile, MaxCols(kRows)) : MaxCols(kRows);
     ColumnsFrom<kRows, kCols>(row0, col, end, num_segments, k_len, make);
   }
 };
@@ -229,12 +228,12 @@ HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segm
   // The smallest group has the widest block of columns. Blocks of three go in pairs, so that a tail is no single
   // column.
   const int64_t cols = MaxCols(static_cast<int>(groups.base));
-  const int64_t step = groups.num == 1 ? num_cols : Make::kPrefetch ? VectorsPerTile() : cols == 3 ? 6 : cols;
+  const int64_t step = groups.num == 1 ? num_cols : Make::kOneTile ? VectorsPerTile() : cols == 3 ? 6 : cols;
   for (int64_t col = 0; col < num_cols; col += step) {
     const int64_t end = std::min(num_cols, col + step);
     WithRows(groups.size(0), GroupColumns<Make>{0, col, end, num_segments, k_len, make});
     int64_t row0 = groups.size(0);
-    // Prefetching is the first group's alone.
+    // The first group has brought the tiles.
     const auto rest = make.WithoutPrefetch();
     for (int64_t group = 1; group < groups.num; row0 += groups.size(group), ++group) {
       WithRows(groups.size(group),
