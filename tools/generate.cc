@@ -243,6 +243,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.0f, 1.0f))
       ->capture_default_str();
   app.add_option("--seed", options.sampling.seed, "Of the draws; the same seed draws the same text")
+      ->check(SeedRange())
       ->capture_default_str();
 
   app.add_option("-t,--threads", options.threads, "Threads; 0: as many as OpenMP would use")

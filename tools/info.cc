@@ -208,7 +208,6 @@ void PrintAsJson(const Options& options, const std::vector<TargetInfo>& targets,
 }
 
 Status Run(const Options& options) {
-  HEADLANE_RETURN_IF_ERROR(TargetFromEnvironment());
   const Limits limits = options.measure ? MeasureLimits(options.threads) : Limits();
   std::vector<ShapePlan> plans;
   for (const int64_t q_len : options.q_lens) {

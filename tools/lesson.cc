@@ -224,7 +224,9 @@ int Main(int argc, char** argv) {
       "the library's "
       "attention operator.",
       "headlane-lesson");
-  app.add_option("--seed", options.seed, "Of the draws; another one may move a last digit")->capture_default_str();
+  app.add_option("--seed", options.seed, "Of the draws; another one may move a last digit")
+      ->check(SeedRange())
+      ->capture_default_str();
   app.add_flag("--weights", options.weights, "Print the weights too, behind the result; each row's sum is one");
   app.add_flag(
       "--causal", options.causal,

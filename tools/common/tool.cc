@@ -9,6 +9,8 @@
 #include <exception>
 #include <memory>
 
+#include "headlane/target.h"
+
 namespace headlane::tools {
 namespace {
 
@@ -41,7 +43,9 @@ int RunTool(CLI::App& app, int argc, char** argv, std::string_view examples, con
     return Fail(program, std::string(error.what()) + " (--help says what there is)");
   }
   try {
-    const Status status = run();
+    // A target that was asked for and can't be had is a wrong argument too.
+    Status status = TargetFromEnvironment();
+    if (status.ok()) status = run();
     if (!status.ok()) return Fail(program, status.message());
   } catch (const std::bad_alloc&) {
     return Fail(program, "out of memory");
@@ -50,6 +54,15 @@ int RunTool(CLI::App& app, int argc, char** argv, std::string_view examples, con
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return Fail(program, "can't write to standard output");
   return 0;
+}
+
+CLI::Validator SeedRange() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        return is_number ? "" : "'" + text + "' is no whole number from 0 up";
+      },
+      "UINT");
 }
 
 void PrintJson(const Json& json) {

@@ -23,6 +23,9 @@ using Json = nlohmann::ordered_json;
 // `examples` ends --help.
 int RunTool(CLI::App& app, int argc, char** argv, std::string_view examples, const std::function<Status()>& run);
 
+// Of an option for a seed: CLI11 itself would take -1 for 2^64 - 1.
+CLI::Validator SeedRange();
+
 // Writes a JSON document and a newline; bytes that are no UTF-8 come as U+FFFD.
 void PrintJson(const Json& json);
 
