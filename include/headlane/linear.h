@@ -47,8 +47,9 @@ class Linear {
   ~Linear();
 
   // Shapes: x [rows][in_features], y [rows][out_features], strides in elements; y must not overlap x.
-  // Errors: InvalidArgument (null data, strides shorter than a row, negative rows), Internal (oneDNN failed).
-  // Allocation: none with kTile. Threads: the executor's; the same layer may run at the same time on kTile.
+  // Errors: InvalidArgument (null data, strides shorter than a row, negative rows), Internal (oneDNN failed),
+  // Unsupported (oneDNN in a child after fork(), in a build without OpenMP). Allocation: none with kTile. Threads: the
+  // executor's; the same layer may run at the same time on kTile.
   Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
              Executor& executor) const noexcept;
 

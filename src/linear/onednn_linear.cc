@@ -6,7 +6,7 @@
 // undeferred OpenMP task, which has a copy of that setting: it is set to the executor's number of workers there, and
 // the caller's stays what it was. Workers of other executors can't be lent to oneDNN; it takes as many OpenMP threads.
 // In a child after fork(), where libgomp can hang, it is one thread. A build without OpenMP has no way to tell oneDNN:
-// it then takes what OMP_NUM_THREADS says.
+// it then takes what OMP_NUM_THREADS says, and a child is refused.
 #include "linear/onednn_linear.h"
 
 #include <unistd.h>
@@ -36,7 +36,7 @@ using dnnl::memory;
 
 constexpr auto kF32 = memory::data_type::f32;
 
-// The process that loaded the library: its children run on one thread, as those of OpenMPExecutor do.
+// The process that loaded the library. Its children run on one thread, as those of OpenMPExecutor do.
 const pid_t g_process = getpid();
 
 // The number of rows at which the layout of the weights is chosen: a prompt's.
@@ -60,24 +60,27 @@ Status Guarded(const Body& body) noexcept {
   }
 }
 
-// The same, with OpenMP regions of num_threads inside of it.
+// The same, with OpenMP regions as large as the executor, or of one thread in a child after fork().
 template <typename Body>
-Status GuardedWithThreads(int num_threads, const Body& body) noexcept {
+Status GuardedWithThreads(const Executor& executor, const Body& body) noexcept {
+  const bool is_forked = getpid() != g_process;
   Status status;
 #if HEADLANE_WITH_OPENMP
+  const int num_threads = is_forked ? 1 : std::max(executor.num_workers(), 1);
 #pragma omp task if (0) default(shared)
   {
     omp_set_num_threads(num_threads);
     status = Guarded(body);
   }
 #else
-  (void)num_threads;
+  (void)executor;
+  if (is_forked) {
+    return MakeStatus(StatusCode::kUnsupported, "linear: oneDNN's threads can't be used in a child after fork()");
+  }
   status = Guarded(body);
 #endif
   return status;
 }
-
-int NumThreads(const Executor& executor) { return getpid() == g_process ? std::max(executor.num_workers(), 1) : 1; }
 
 bool IsReference(const dnnl::matmul::primitive_desc& desc) { return std::strncmp(desc.impl_info_str(), "ref", 3) == 0; }
 
@@ -178,7 +181,7 @@ Status OneDnnLinear::ChooseLayout(AlignedBuffer dense) {
 Status OneDnnLinear::Pack(const WeightRows& rows, Executor& executor) noexcept {
   AlignedBuffer dense;
   HEADLANE_RETURN_IF_ERROR(ReadWeights(rows, executor, &dense));
-  return GuardedWithThreads(NumThreads(executor), [&] { return ChooseLayout(std::move(dense)); });
+  return GuardedWithThreads(executor, [&] { return ChooseLayout(std::move(dense)); });
 }
 
 // One row has a primitive of its own; all other numbers of rows share one, if oneDNN is fast without knowing the
@@ -200,7 +203,7 @@ Status OneDnnLinear::FindPrimitive(int64_t rows, int64_t x_stride, int64_t y_str
     try {
       desc = Describe(DNNL_RUNTIME_DIM_VAL, x_stride, y_stride, layout);
     } catch (const dnnl::error&) {
-      // Not every implementation can do without the number of rows.
+      desc = {};  // not every implementation can do without the number of rows
     }
   }
   if (!desc || IsReference(desc)) {
@@ -219,7 +222,7 @@ Status OneDnnLinear::FindPrimitive(int64_t rows, int64_t x_stride, int64_t y_str
 
 Status OneDnnLinear::Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
                          Executor& executor) const noexcept {
-  return GuardedWithThreads(NumThreads(executor), [&] {
+  return GuardedWithThreads(executor, [&] {
     const std::lock_guard<std::mutex> lock(mutex_);
     dnnl::matmul matmul;
     HEADLANE_RETURN_IF_ERROR(FindPrimitive(rows, x_stride, y_stride, &matmul));

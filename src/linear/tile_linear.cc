@@ -135,8 +135,8 @@ Status TileLinear::Pack(const WeightRows& rows, Executor& executor) noexcept {
     for (int64_t tile = begin; tile < end && error.ShouldTry(tile); ++tile) {
       const Status status = buffer != nullptr ? PackTile(rows, tile, buffer.get())
                                               : MakeStatus(StatusCode::kResourceExhausted,
-                                                           "linear: no memory for %lld bytes of rows to pack",
-                                                           static_cast<long long>(tile_floats() * 4));
+                                                           "linear: no memory for 16 rows of %lld weights to pack",
+                                                           static_cast<long long>(in_features()));
       if (!status.ok()) error.Report(tile, status);
     }
   });
