@@ -27,7 +27,7 @@ struct Options {
   std::vector<int64_t> q_lens = {1, 4, 32, 512};
   std::vector<int64_t> kv_lens = {4096};
   int threads = 0;
-  bool measure = false;
+  bool no_measure = false;
   bool json = false;
 };
 
@@ -65,15 +65,20 @@ std::vector<TargetInfo> Targets() {
   return targets;
 }
 
-// FMA peak and read bandwidth of this process's threads; both 0 where they were not measured.
+// FMA peak and read bandwidth of all threads together; both 0 where they were not measured.
 struct Limits {
   double gflops = 0;
   double read_gb_per_second = 0;
+  std::string how;
 };
 
 #if HEADLANE_HAVE_LIMITS
 constexpr bool kHaveLimits = true;
-Limits MeasureLimits(int threads);
+Limits MeasureLimits(int threads) {
+  const bench::MachineLimits limits = bench::MeasureLimits(threads);
+  return {limits.fma_gflops, limits.read_gbps,
+          Format("%d threads; %s; %s", limits.threads, limits.fma_kernel.c_str(), limits.read_kernel.c_str())};
+}
 #else
 constexpr bool kHaveLimits = false;
 Limits MeasureLimits(int) { return {}; }
@@ -100,7 +105,9 @@ std::string Why(const Options& options, const ShapePlan& plan, const Limits& lim
   return why;
 }
 
-Result<ShapePlan> PlanShape(const Options& options, int64_t q_len, int64_t kv_len, const Limits& limits) {
+int Threads(const Options& options) { return OpenMPExecutor(options.threads).num_workers(); }
+
+Result<ShapePlan> PlanShape(const Options& options, int64_t q_len, int64_t kv_len) {
   AttentionSpec spec;
   spec.num_q_heads = options.q_heads;
   spec.num_kv_heads = options.kv_heads;
@@ -113,9 +120,7 @@ Result<ShapePlan> PlanShape(const Options& options, int64_t q_len, int64_t kv_le
   plan_options.num_workers = options.threads;
   HEADLANE_ASSIGN_OR_RETURN(const AttentionPlan plan,
                             PlanAttention(spec, std::span<const SequenceSpec>(&sequence, 1), plan_options));
-  ShapePlan shape{q_len, kv_len, plan.summary(), ""};
-  shape.why = Why(options, shape, limits);
-  return shape;
+  return ShapePlan{q_len, kv_len, plan.summary(), ""};
 }
 
 void PrintText(const Options& options, const std::vector<TargetInfo>& targets, const Limits& limits,
@@ -146,9 +151,10 @@ void PrintText(const Options& options, const std::vector<TargetInfo>& targets, c
   }
 
   if (limits.gflops > 0) {
-    std::printf("measured   %.1f GFLOP/s of f32 FMAs, %.1f GB/s read\n\n", limits.gflops, limits.read_gb_per_second);
+    std::printf("measured   %.1f GFLOP/s of f32 FMAs, %.1f GB/s read (%s)\n\n", limits.gflops,
+                limits.read_gb_per_second, limits.how.c_str());
   } else {
-    std::printf("measured   no%s\n\n", kHaveLimits ? ": --measure takes some seconds" : "t in this build");
+    std::printf("measured   not %s\n\n", kHaveLimits ? "asked for" : "in this build");
   }
 
   std::printf("attention with %lld query heads, %lld KV heads, width %lld, causal, f32\n",
@@ -188,7 +194,8 @@ void PrintAsJson(const Options& options, const std::vector<TargetInfo>& targets,
   }
   for (const Cache& c : Caches()) json["caches"].push_back({{"level", c.level}, {"type", c.type}, {"size", c.size}});
   if (limits.gflops > 0)
-    json["limits"] = {{"fma_gflops", limits.gflops}, {"read_gb_per_second", limits.read_gb_per_second}};
+    json["limits"] = {
+        {"fma_gflops", limits.gflops}, {"read_gb_per_second", limits.read_gb_per_second}, {"how", limits.how}};
   for (const ShapePlan& p : plans) {
     json["shapes"].push_back({{"q_heads", options.q_heads},
                               {"kv_heads", options.kv_heads},
@@ -208,14 +215,15 @@ void PrintAsJson(const Options& options, const std::vector<TargetInfo>& targets,
 }
 
 Status Run(const Options& options) {
-  const Limits limits = options.measure ? MeasureLimits(options.threads) : Limits();
   std::vector<ShapePlan> plans;
   for (const int64_t q_len : options.q_lens) {
     for (const int64_t kv_len : options.kv_lens) {
-      HEADLANE_ASSIGN_OR_RETURN(ShapePlan plan, PlanShape(options, q_len, kv_len, limits));
+      HEADLANE_ASSIGN_OR_RETURN(ShapePlan plan, PlanShape(options, q_len, kv_len));
       plans.push_back(std::move(plan));
     }
   }
+  const Limits limits = options.no_measure ? Limits() : MeasureLimits(Threads(options));
+  for (ShapePlan& plan : plans) plan.why = Why(options, plan, limits);
   const std::vector<TargetInfo> targets = Targets();
   (options.json ? PrintAsJson : PrintText)(options, targets, limits, plans);
   return OkStatus();
@@ -243,7 +251,7 @@ int Main(int argc, char** argv) {
   app.add_option("-t,--threads", options.threads, "Threads that the work is cut for; 0: as many as OpenMP would use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_flag("--measure", options.measure, "Measure FMA peak and read bandwidth (some seconds)");
+  app.add_flag("--no-measure", options.no_measure, "Skip measuring FMA peak and read bandwidth, which takes a second");
   app.add_flag("--json", options.json, "One JSON object");
   return RunTool(app, argc, argv,
                  "  headlane-info\n"

@@ -350,7 +350,7 @@ class BenchTest(CliTest):
 
 class InfoTest(CliTest):
     def test_json(self):
-        data = self.ok_json(run("headlane-info", "--json", "--q-heads", "9", "--kv-heads", "3", "--dim", "64", "--q-len", "1,512", "--kv-len", "600"))
+        data = self.ok_json(run("headlane-info", "--no-measure", "--json", "--q-heads", "9", "--kv-heads", "3", "--dim", "64", "--q-len", "1,512", "--kv-len", "600"))
         active = [target for target in data["targets"] if target["active"]]
         self.assertEqual(len(active), 1)
         self.assertTrue(active[0]["supported"])
@@ -361,8 +361,8 @@ class InfoTest(CliTest):
         self.assertGreaterEqual(data["default_threads"], 1)
 
     def test_every_target_can_be_forced(self):
-        for target in self.ok_json(run("headlane-info", "--json"))["targets"]:
-            result = run("headlane-info", "--json", env={"HEADLANE_TARGET": target["name"]})
+        for target in self.ok_json(run("headlane-info", "--no-measure", "--json"))["targets"]:
+            result = run("headlane-info", "--no-measure", "--json", env={"HEADLANE_TARGET": target["name"]})
             if target["supported"]:
                 active = [t["name"] for t in self.ok_json(result)["targets"] if t["active"]]
                 self.assertEqual(active, [target["name"]])
@@ -371,8 +371,14 @@ class InfoTest(CliTest):
 
     def test_text(self):
         text = self.ok(run("headlane-info")).stdout.decode()
-        for word in ("SIMD target", "in use", "threads", "decode", "tile"):
+        for word in ("SIMD target", "in use", "threads", "decode", "tile", "measured"):
             self.assertIn(word, text)
+
+    def test_measured_limits(self):
+        limits = self.ok_json(run("headlane-info", "--json"))["limits"]
+        if limits is not None:  # a build without the benchmarks can't measure
+            self.assertGreater(limits["fma_gflops"], 0)
+            self.assertGreater(limits["read_gb_per_second"], 0)
 
     def test_bad_shapes(self):
         self.refused(run("headlane-info", "--q-heads", "9", "--kv-heads", "7"), "9", "7")
