@@ -5,7 +5,9 @@ set(HEADLANE_MODEL "" CACHE FILEPATH "Model file for the tests labelled 'model'"
 
 # headlane_test(name SOURCES a_test.cc ... [LIBS headlane::reference ...] [TIMEOUT seconds] [LABELS slow ...] [MODEL])
 # A GoogleTest program and one ctest entry of its name. It sees the library's inner headers as "base/...", "kv/...".
-# Label `slow` keeps it out of the sanitizers' runs. With MODEL the entry has the label `model`, and counts as skipped when its output has a line with "model test skipped".
+# Labels: `threads` has it run under ThreadSanitizer (name and target must be the same), `slow` keeps it out of the
+# sanitizers' runs. With MODEL the entry has the label `model`, and counts as skipped when its output has a line with
+# "model test skipped".
 function(headlane_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "MODEL" "TIMEOUT" "SOURCES;LIBS;LABELS")
   if(arg_UNPARSED_ARGUMENTS)
