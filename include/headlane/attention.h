@@ -138,7 +138,8 @@ struct AttentionArgs {
   ConstTensorView v;               // plain tensors only: [batch, tokens, num_kv_heads, v_dim] f32
   const KVCache* cache = nullptr;  // cache only
   int64_t layer = 0;               // cache only
-  TensorView out;                  // [batch, tokens, num_q_heads, v_dim] f32; rows of no sequence are left alone
+  TensorView out;                  // [batch, tokens, num_q_heads, v_dim] f32; rows of no sequence are left alone.
+                                   // Must not overlap q, k or v: they are read while it is written.
   LseView lse;                     // optional, indexed like out's tokens and heads
 };
 

@@ -55,7 +55,9 @@ struct RopeSpec {
 
 // cos and sin of every pair at the given positions, correct to the last bit of f32 up to |position| 2^24, from our own
 // code (no libm). Shapes: positions [n], cos and sin [n][rotary_dim / 2]. Errors: InvalidArgument (odd or negative
-// rotary_dim, base not positive, non-finite parameters). Allocation: none. Threads: any.
+// rotary_dim; base or another parameter in use outside of [1e-100, 1e100], a divisor outside of [1e-30, 1e30]),
+// OutOfRange
+// (|position| beyond 2^53, an angle beyond 2^50). Allocation: none. Threads: any.
 Status RopeAngles(const RopeSpec& spec, const int64_t* positions, int64_t n, float* cos, float* sin) noexcept;
 
 // Rotates heads in place: x [1, n, num_heads, dim] f32, angles as RopeAngles gives them for the n tokens.

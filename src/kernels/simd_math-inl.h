@@ -24,7 +24,14 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ReduceByLn2(D d, V x, V& t) {
   t = hn::MulAdd(x, hn::Set(d, kLog2E), hn::Set(d, kExpMagic));
   const V n = hn::Sub(t, hn::Set(d, kExpMagic));
+#if HWY_NATIVE_FMA
   return hn::NegMulAdd(n, hn::Set(d, kLn2Lo), hn::NegMulAdd(n, hn::Set(d, kLn2Hi), x));
+#else
+  // Without FMA a product with kLn2Hi's 24 bits would be rounded: three parts, the first two of 15 bits, whose products
+  // with n, of 8 bits, are exact.
+  const V r = hn::Sub(x, hn::Mul(n, hn::Set(d, 0x1.62e4p-1f)));
+  return hn::Sub(hn::Sub(r, hn::Mul(n, hn::Set(d, 0x1.7f7cp-20f))), hn::Mul(n, hn::Set(d, 0x1.1cf79ap-36f)));
+#endif
 }
 
 // e^r - 1 for |r| <= ln 2 / 2.
