@@ -194,7 +194,7 @@ TemporaryFile::TemporaryFile(const std::vector<uint8_t>& bytes, const std::strin
   const int descriptor = mkstemps(path_.data(), static_cast<int>(suffix.size()));
   if (descriptor < 0) throw std::runtime_error("mkstemps failed: " + path_);
   std::FILE* file = fdopen(descriptor, "wb");
-  const bool whole = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+  const bool whole = bytes.empty() || std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
   if (std::fclose(file) != 0 || !whole) throw std::runtime_error("could not write " + path_);
 }
 
