@@ -59,8 +59,9 @@ Sequence Delicate() {
   Random random(77);
   Sequence s = RandomSequence(random, {4, 2, 12, 20}, {}, 30, 1500);
   for (size_t i = 0; i < s.v->size(); ++i) {
-    if (i % 3 == 0) (*s.v)[i] *= 1e-39f;
-    if (i % 3 == 1) (*s.v)[i] *= 0x1p-120f;
+    // By feature, so that nothing larger hides them.
+    if (i % 20 % 3 == 0) (*s.v)[i] *= 1e-39f;
+    if (i % 20 % 3 == 1) (*s.v)[i] *= 0x1p-120f;
   }
   for (size_t i = 0; i < s.k->size(); i += 12) (*s.k)[i] *= 1e-39f;
   for (size_t i = 0; i < s.q->size(); ++i) (*s.q)[i] *= i % 7 == 0 ? 60.0f : 1.0f;

@@ -100,6 +100,7 @@ TEST(NumericFaults, ValuesOfAllKinds) {
     EXPECT_EQ(std::isfinite(output.out[i]), i % 18 != 3 && i % 18 != 17) << i;
   // -0 is never stored; large values may sum up, subnormal ones must not vanish.
   EXPECT_TRUE(SameBits(0.0f, RunEveryWay(ScoresSequence({0.0f, 0.0f}, {-0.0f, -0.0f})).out[0]));
+  EXPECT_TRUE(SameBits(0.0f, RunEveryWay(ScoresSequence({2.0f, 0.0f}, {0.0f, -1e-45f})).out[0]));  // the sum is -0
   EXPECT_EQ(RunEveryWay(ScoresSequence({1.0f}, {3e38f})).out[0], 3e38f);
   EXPECT_EQ(RunEveryWay(ScoresSequence({1.0f, 1.0f}, {1e-40f, 1e-40f})).out[0], 1e-40f);
 }

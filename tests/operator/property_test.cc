@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -170,6 +171,50 @@ TEST(PropertyTest, PlainTensorsOrCacheWithAnyPages) {
       ExpectSame(expected, RunLibrary(sequences, options), sequences);
     }
   });
+}
+
+TEST(PropertyTest, PlansThatWereMadeForSomethingElseAndUpdated) {
+  ForRandomBatches(5000, 40, [](const auto& sequences, const auto& expected, Random& random) {
+    for (bool cache : {false, true}) {
+      OpenMPExecutor two(2);
+      RunOptions options;
+      options.update = true;
+      options.cache = cache;
+      options.executor = &two;
+      options.plan_workers = static_cast<int>(random.Int(1, 8));
+      ExpectSame(expected, RunLibrary(sequences, options), sequences);
+    }
+  });
+}
+
+// NaN and infinities anywhere: they reach the rows that see them, as the scalar program says, and no other.
+TEST(PropertyTest, NonFiniteInputs) {
+  for (const TargetInfo& target : UsableFmaTargets()) {
+    const ScopedTarget scope(target.name);
+    for (uint64_t seed = 6000; seed < 6040; ++seed) {
+      Random random(seed);
+      const std::vector<Sequence> sequences = RandomBatch(random);
+      for (const Sequence& s : sequences) {
+        for (std::vector<float>* data : {s.q.get(), s.k.get(), s.v.get()}) {
+          if (data->empty() || random.OneIn(3)) continue;
+          for (int64_t n = random.Int(1, 4); n > 0; --n) {
+            (*data)[static_cast<size_t>(random.Int(0, static_cast<int64_t>(data->size()) - 1))] =
+                random.Pick<float>({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                                    -std::numeric_limits<float>::infinity(), 3e38f, -3e38f});
+          }
+        }
+      }
+      SCOPED_TRACE(::testing::Message() << target.name << " seed " << seed);
+      const std::vector<Output> expected = Expected(sequences);
+      for (bool cache : {false, true}) {
+        RunOptions options;
+        options.cache = cache;
+        options.plan_workers = static_cast<int>(random.Int(1, 4));
+        ExpectSame(expected, RunLibrary(sequences, options), sequences);
+      }
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
 }
 
 // A prompt in chunks: rows [begin, end) over the first `end` keys, as an engine would feed them.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "headlane/kv_cache.h"
@@ -12,6 +13,11 @@ namespace headlane::testing {
 namespace {
 
 using reference::Problem;
+
+// The contract's default, not the library's idea of it.
+float ContractScale(int64_t qk_dim) {
+  return qk_dim > 0 ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(qk_dim))) : 1.0f;
+}
 
 Sequence Allocate(const Heads& heads, const Sight& sight, int64_t q_len, int64_t kv_len) {
   Sequence s;
@@ -28,7 +34,7 @@ Sequence Allocate(const Heads& heads, const Sight& sight, int64_t q_len, int64_t
   p.q = s.q->data();
   p.k = s.k->data();
   p.v = s.v->data();
-  p.scale = DefaultScale(heads.qk_dim);
+  p.scale = ContractScale(heads.qk_dim);
   p.causal = sight.causal;
   p.window = sight.window;
   return s;
@@ -205,7 +211,7 @@ AttentionSpec SpecOf(const Problem& p) {
   spec.qk_dim = p.qk_dim;
   spec.v_dim = p.v_dim;
   // The default is left to the library wherever it is meant, so that it is tested too.
-  if (std::bit_cast<uint32_t>(p.scale) != std::bit_cast<uint32_t>(DefaultScale(p.qk_dim))) spec.scale = p.scale;
+  if (!SameBits(p.scale, ContractScale(p.qk_dim))) spec.scale = p.scale;
   spec.mask.causality = p.causal == reference::Causal::kNo            ? Causality::kFull
                         : p.causal == reference::Causal::kBottomRight ? Causality::kBottomRight
                                                                       : Causality::kTopLeft;
@@ -239,10 +245,24 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
   }
   PlanOptions plan_options;
   plan_options.num_workers = options.plan_workers;
+  std::vector<SequenceSpec> planned = place.specs;
+  if (options.update) {
+    for (SequenceSpec& s : planned) {
+      plan_options.max_sequences += 1;
+      plan_options.max_q_tokens += s.q_len;
+      plan_options.max_kv_len = std::max(plan_options.max_kv_len, s.kv_len);
+      s.q_len /= 2;
+      s.kv_len /= 3;
+    }
+    planned.pop_back();
+  }
   Result<AttentionPlan> plan =
-      plain ? PlanAttention(spec, place.specs, plan_options) : PlanAttention(spec, *cache, place.specs, plan_options);
+      plain ? PlanAttention(spec, planned, plan_options) : PlanAttention(spec, *cache, planned, plan_options);
   EXPECT_TRUE(plan.ok()) << plan.status().c_str();
   if (!plan.ok()) return std::vector<Output>(sequences.size());
+  if (options.update) {
+    ExpectOk(plain ? plan->Update(place.specs) : plan->Update(*cache, place.specs), "update");
+  }
 
   AttentionArgs args;
   args.q = q.const_view();

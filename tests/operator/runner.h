@@ -59,6 +59,7 @@ struct RunOptions {
   bool cache = false;  // keys and values in a KVCache whose free memory was full of NaN; else in plain tensors
   int64_t page_tokens = 16;
   bool padded = false;   // one batch entry per sequence, [batch, heads, tokens, dim]; else one packed entry
+  bool update = false;   // the plan was made for shorter sequences, and Update()d to these
   bool want_lse = true;  // without: lse is returned as computed by nobody, all 0
   uint64_t seed = 1;     // of gaps between sequences and of the cache's history
 };
