@@ -36,7 +36,7 @@ struct Integer {
 };
 template <typename T>
 Integer Signed(T value) {
-  const int64_t wide = value;
+  const int64_t wide = value;  // NOLINT(bugprone-signed-char-misuse): int8 numbers, not characters
   return {wide < 0, wide < 0 ? 0 - static_cast<uint64_t>(wide) : static_cast<uint64_t>(wide)};
 }
 
