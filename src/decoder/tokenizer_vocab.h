@@ -49,7 +49,7 @@ class Vocabulary {
 
   // The normal token for these bytes, or kNoToken: what merging may produce. Control, byte and unused tokens are never
   // found here, however they are spelled. Of equal tokens the one with the highest id is found.
-  int32_t FindNormal(std::string_view bytes) const noexcept;
+  int32_t FindNormal(std::string_view text) const noexcept;
   // Tokens of one byte: for kByteLevel normal ones, for kSentencePiece those of kind kByte; else kNoToken.
   int32_t byte_token(uint8_t byte) const noexcept { return byte_tokens_[byte]; }
 
