@@ -35,6 +35,10 @@ endfunction()
 
 # Busy-waiting threads stall each other for milliseconds on a loaded machine.
 set(headlane_test_environment "OMP_WAIT_POLICY=set:passive")
+if(HEADLANE_SANITIZE MATCHES "address")
+  # LLVM's OpenMP never frees what it knows about threads that have ended.
+  list(APPEND headlane_test_environment "LSAN_OPTIONS=set:suppressions=${PROJECT_SOURCE_DIR}/cmake/lsan_suppressions.txt")
+endif()
 if(HEADLANE_SANITIZE MATCHES "thread")
   # Archer tells ThreadSanitizer about OpenMP's barriers; code that was not instrumented (oneDNN) would only raise noise.
   find_library(HEADLANE_ARCHER NAMES archer HINTS "${HEADLANE_LIBOMP_DIR}" NO_CACHE)

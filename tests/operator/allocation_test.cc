@@ -13,17 +13,6 @@
 #include "operator/check.h"
 #include "operator/runner.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HEADLANE_OWN_MALLOC 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define HEADLANE_OWN_MALLOC 0
-#endif
-#endif
-#if !defined(HEADLANE_OWN_MALLOC) && defined(__GLIBC__)
-#define HEADLANE_OWN_MALLOC 1
-#endif
-
 namespace {
 std::atomic<bool> g_counting{false};
 std::atomic<int64_t> g_count{0};
@@ -33,7 +22,7 @@ void Count() {
 }
 }  // namespace
 
-#if HEADLANE_OWN_MALLOC
+#if defined(__GLIBC__)
 // glibc's own functions under their second names.
 extern "C" {
 void* __libc_malloc(size_t);
@@ -73,7 +62,7 @@ void free(void* p) {
 }
 }
 #else
-// Sanitizers own malloc; operator new is what C++ code would use.
+// Elsewhere operator new, which is what C++ code uses.
 void* operator new(size_t n) {
   Count();
   if (void* p = std::malloc(n)) return p;
