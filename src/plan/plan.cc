@@ -46,9 +46,10 @@ Result<std::unique_ptr<PlanImpl>> PlanImpl::Create(const AttentionSpec& spec, co
     plan->Fill(cache, sequences);
     return plan;
   } catch (const std::bad_alloc&) {
+    return OutOfMemory("a plan of these capacities");
   } catch (const std::length_error&) {
+    return OutOfMemory("a plan of these capacities");
   }
-  return OutOfMemory("a plan of these capacities");
 }
 
 Status PlanImpl::Update(const KVCache* cache, std::span<const SequenceSpec> sequences) noexcept {

@@ -45,7 +45,8 @@ double LoadRows(const Problem& problem) { return problem.from_cache ? kLoadRowsC
 double TouchedKeys(const KeyInterval& keys, int64_t begin, int64_t end) {
   const KeyInterval part = Intersect(keys, begin, end);
   if (part.empty()) return 0;
-  return static_cast<double>(RoundUp(part.end, kTileKeys) - part.begin / kTileKeys * kTileKeys);
+  const int64_t first_tile = part.begin / kTileKeys;
+  return static_cast<double>(RoundUp(part.end, kTileKeys) - first_tile * kTileKeys);
 }
 
 // One batch member, with what its blocks have in common.
