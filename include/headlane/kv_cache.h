@@ -22,10 +22,11 @@ struct KVCacheSpec {
   int64_t num_kv_heads = 0;
   int64_t qk_dim = 0;
   int64_t v_dim = 0;
-  DType k_dtype = DType::kF32;  // kF32 in this version
+  DType k_dtype = DType::kF32;  // of the stored keys: f32, f16 or bf16; rounded to nearest even when written
   DType v_dtype = DType::kF32;
-  int64_t page_tokens = 128;  // a multiple of 16 in 16 .. 256
-  int64_t max_tokens = 0;     // capacity: the pool gets ceil(max_tokens / page_tokens) pages
+  bool values_in_keys = false;  // the values are the first v_dim features of the keys: none are stored or written
+  int64_t page_tokens = 128;    // a multiple of 16 in 16 .. 256
+  int64_t max_tokens = 0;       // capacity: the pool gets ceil(max_tokens / page_tokens) pages
   int64_t max_sequences = 64;
 };
 

@@ -64,6 +64,23 @@ inline TensorView BatchHeadsTokensDim(float* data, int64_t num_batch, int64_t nu
           dim,  num_tokens * dim, 1};
 }
 
+// A boolean mask [batch, tokens, heads, columns]: which keys (columns) a query row sees. Broadcast by stride 0.
+struct BoolMaskView {
+  enum class Format : int32_t {
+    kBytes = 0,  // one byte per column, not 0: visible; strides in bytes
+    kBits,       // one bit per column, bit c % 8 of byte c / 8, 1: visible; strides in bytes
+  };
+  const void* data = nullptr;  // nullptr: no mask
+  Format format = Format::kBytes;
+  int64_t num_batch = 1;
+  int64_t num_tokens = 0;
+  int64_t num_heads = 0;
+  int64_t num_columns = 0;
+  int64_t batch_stride = 0;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+};
+
 // Log-sum-exp, f32, one number per query row: element (b, t, h) at data + b * batch_stride + t * token_stride + h *
 // head_stride. data == nullptr: not wanted.
 struct LseView {

@@ -77,7 +77,7 @@ class ItemRunner {
     FindSubBlocks();
 
     // Splits are folded as they come into what began with the row block's first split; others are left apart.
-    const bool has_first = item_.split_begin == block_.first_split;
+    const bool has_first = item_.split_begin == 0;
     bool has_running = false;
     State running{};
     for (int64_t split = item_.split_begin; split < item_.split_end; ++split) {
@@ -85,7 +85,7 @@ class ItemRunner {
       State state =
           apart ? (block_.cut() ? StateInWorkspace(run_, block_, block_.StateIndex(split)) : StateInSlot(slot_, 0))
                 : StateInSlot(slot_, 1);
-      RunSplit(split, state);
+      RunSplit(block_.SplitAt(split), state);
       if (!has_first) continue;
       if (has_running) {
         Fold(kernels_, problem_, block_.num_rows, running, state);
@@ -142,7 +142,8 @@ class ItemRunner {
     args.l = state.l;
     args.o = state.o;
     args.o_pitch = problem.o_pitch;
-    args.out = slot.out_rows;
+    args.out = reinterpret_cast<void* const*>(slot.out_rows);
+    args.out_dtype = out.dtype;
     args.out_stride = out.dim_stride;
     args.lse = lse.data != nullptr ? slot.lse_rows : nullptr;
     run.plan.kernels().softmax.finish(args);
@@ -151,10 +152,10 @@ class ItemRunner {
  private:
   // What the block's rows see of a split.
   KeyInterval Range(int64_t split) const {
-    return Intersect(block_.keys, split * kSplitKeys, (split + 1) * kSplitKeys);
+    return Intersect(block_.keys.hull(), split * kSplitKeys, (split + 1) * kSplitKeys);
   }
   KeyInterval BlockKeys(int64_t key_block) const {
-    return Intersect(block_.keys, key_block * kBlockKeys, (key_block + 1) * kBlockKeys);
+    return Intersect(block_.keys.hull(), key_block * kBlockKeys, (key_block + 1) * kBlockKeys);
   }
 
   // Dense rows of q * scale, and what each of them sees.
@@ -169,7 +170,8 @@ class ItemRunner {
         const int64_t head = block_.kv_head * problem_.group + in_group;
         const float* const row = static_cast<const float*>(q.data) + sequence.batch * q.batch_stride +
                                  (sequence.q_begin + token) * q.token_stride + head * q.head_stride;
-        kernels_.elementwise.scale(row, q.dim_stride, problem_.scale, problem_.qk_dim, slot_.q + r * problem_.q_pitch);
+        kernels_.elementwise.scale(row, q.dtype, q.dim_stride, problem_.scale, problem_.qk_dim,
+                                   slot_.q + r * problem_.q_pitch);
       }
       slot_.keys[r] = visible;
       if (++in_group == problem_.group && r + 1 < block_.num_rows) {
@@ -252,7 +254,7 @@ class ItemRunner {
       qk.num_tiles = num_tiles;
       qk.s = slot_.s;
       qk.stream = stream;
-      kernels_.kv_f32.qk(qk);
+      kernels_.kv[0].qk(qk);
     } else {
       std::fill_n(slot_.s, sub->num_rows * kBlockKeys, 0.0f);  // the empty sum
     }
@@ -268,6 +270,7 @@ class ItemRunner {
     softmax.num_tiles = num_tiles;
     softmax.begin = slot_.lane_begin;
     softmax.end = slot_.lane_end;
+    softmax.visible = nullptr;
     softmax.m = state.m + row;
     softmax.l = slot_.l16 + row * kTileKeys;
     softmax.c = slot_.c;
@@ -286,7 +289,7 @@ class ItemRunner {
       pv.o_pitch = problem_.o_pitch;
       pv.live = softmax.live;
       pv.stream = stream;
-      kernels_.kv_f32.pv(pv);
+      kernels_.kv[0].pv(pv);
     }
     sub->started = true;
   }

@@ -38,7 +38,7 @@ TileSource::TileSource(const RunContext& run, const RowBlock& block, const Slot&
   }
   const ConstTensorView& k = run.args.k;
   const ConstTensorView& v = run.args.v;
-  kernels_ = &run.plan.kernels().kv_f32;
+  kernels_ = &run.plan.kernels().kv[0];
   k_rows_ = HeadRows(k, sequence, block.kv_head);
   v_rows_ = HeadRows(v, sequence, block.kv_head);
   k_row_stride_ = k.token_stride;
@@ -86,6 +86,7 @@ void TileSource::Pack(int64_t block, BlockTiles* tiles) const {
     }
     bool non_finite = false;
     PackTileArgs pack;
+    pack.rows_dtype = DType::kF32;
     pack.num_keys = num_keys;
     pack.slot_begin = 0;
     pack.non_finite = &non_finite;

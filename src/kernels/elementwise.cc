@@ -120,7 +120,8 @@ void AddRow(const float* x, int64_t n, float* y) noexcept {
   hn::StoreN(hn::Add(hn::LoadN(d, y + i, count), hn::LoadN(d, x + i, count)), d, y + i, count);
 }
 
-void ScaleRow(const float* x, int64_t x_stride, float scale, int64_t n, float* y) noexcept {
+void ScaleRow(const void* any, DType /*dtype*/, int64_t x_stride, float scale, int64_t n, float* y) noexcept {
+  const float* const x = static_cast<const float*>(any);
   if (x_stride != 1) {
     for (int64_t i = 0; i < n; ++i) y[i] = x[i * x_stride] * scale;
     return;

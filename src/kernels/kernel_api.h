@@ -5,8 +5,10 @@
 // rows and lanes; it does not know sequences, pages, masks or heads: those are lowered to pointers and intervals before
 // it is called.
 //
-// K tile of f32: [qk_dim][16], lane = key.   V tile of f32: [stripes][16 keys][16], lane = feature, stripes =
-// ceil(v_dim / 16), the last stripe padded with zeros.   Both 64-byte aligned.
+// K tile: [qk_dim][16], lane = key.   V tile: [stripes][16 keys][16], lane = feature, stripes = ceil(v_dim / 16), the
+// last stripe padded with zeros.   Both 64-byte aligned, in f32, f16 or bf16. In bf16 pairs are interleaved, so that a
+// vector of 32-bit lanes widens by a shift and a mask: K [ceil(qk_dim / 2)][16][2 features], V [stripes][8][16][2
+// keys].
 #ifndef HEADLANE_SRC_KERNELS_KERNEL_API_H_
 #define HEADLANE_SRC_KERNELS_KERNEL_API_H_
 
@@ -14,6 +16,7 @@
 #include <cstdint>
 
 #include "base/blocking.h"
+#include "headlane/dtype.h"
 
 namespace headlane::internal {
 
@@ -23,22 +26,36 @@ struct QkArgs {
   int64_t q_pitch;
   int64_t rows;
   int64_t qk_dim;
-  const void* const* k_tiles;  // [num_tiles] K tiles
+  const void* const* k_tiles;  // [num_tiles] K tiles, of the kernel's element type
   int64_t num_tiles;           // 1 .. 8
   float* s;                    // [rows][kBlockKeys]: lanes from num_tiles * 16 on are not written
   bool stream;                 // the tiles come from memory, not from a cache: read them in order of address, and ahead
+};
+
+// What changes the scores between the products and the softmax, in this order: s = softcap * tanh(s / softcap); s = s +
+// bias; s = fma(slope, float(position of the key - position of the row), s).
+struct ScoreArgs {
+  float* s;  // [rows][kBlockKeys], lanes [0, num_tiles * 16)
+  int64_t rows;
+  int64_t num_tiles;          // 1 .. 8
+  float softcap;              // 0: none
+  const float* bias;          // optional [rows][kBlockKeys]
+  const float* slopes;        // optional [rows]
+  const int64_t* row_offset;  // with slopes: [rows] a reference position minus the row's
+  const int32_t* key_offset;  // with slopes: [num_tiles * 16] the key's position minus the reference position
 };
 
 // One online-softmax step over one block: masks, new maximum, rescaling of l, weights in place of scores.
 struct SoftmaxArgs {
   float* s;  // [rows][kBlockKeys], in: scores, out: weights (0 where hidden) in lanes [0, num_tiles * 16)
   int64_t rows;
-  int64_t num_tiles;     // 1 .. 8
-  const int32_t* begin;  // [rows] visible lanes are [begin, end), clamped to [0, num_tiles * 16]; begin >= end: none
-  const int32_t* end;    // [rows]
-  float* m;              // [rows] running maximum, -inf while empty
-  float* l;              // [rows][16] running partial sums, lane = key index % 16
-  float* c;              // [rows] out: factor for o, 1 where nothing changed
+  int64_t num_tiles;        // 1 .. 8
+  const int32_t* begin;     // [rows] visible lanes are [begin, end), clamped to [0, num_tiles * 16]; begin >= end: none
+  const int32_t* end;       // [rows]
+  const uint16_t* visible;  // optional, in place of begin and end: [rows][kTilesPerBlock], bit i of a tile = key i
+  float* m;                 // [rows] running maximum, -inf while empty
+  float* l;                 // [rows][16] running partial sums, lane = key index % 16
+  float* c;                 // [rows] out: factor for o, 1 where nothing changed
   uint16_t* live;  // optional [rows][kTilesPerBlock]: bit i of a tile set = key i counts (visible, score not -inf)
 };
 
@@ -86,15 +103,17 @@ struct FinishArgs {
   const float* l;
   const float* o;  // [rows][o_pitch]
   int64_t o_pitch;
-  float* const* out;   // [rows] row addresses
+  void* const* out;    // [rows] row addresses
+  DType out_dtype;     // rounded to nearest even
   int64_t out_stride;  // elements between features
   float* const* lse;   // [rows] addresses, or nullptr
 };
 
-// Rows of 16 keys to one K or V tile. Slots outside of [slot_begin, slot_begin + num_keys) are left alone; V's padding
-// features of the written slots are set to 0.
+// Rows of 16 keys to one K or V tile of the kernel's element type. Slots outside of [slot_begin, slot_begin + num_keys)
+// are left alone; V's padding features of the written slots are set to 0.
 struct PackTileArgs {
-  const float* rows;   // [num_keys] rows
+  const void* rows;    // [num_keys] rows
+  DType rows_dtype;    // converted exactly to f32, then to the tile's type, to nearest even
   int64_t row_stride;  // elements between keys
   int64_t dim_stride;  // elements between features
   int64_t dim;         // qk_dim or v_dim
@@ -120,14 +139,33 @@ struct LinearArgs {
   int64_t num_features;  // <= num_tiles * 16: features that exist; nothing is written behind them
 };
 
+// A K or V tile widened to f32: same order, exact values. Many rows use it in place of widening once per group of rows.
+struct WidenTileArgs {
+  const void* tile;
+  int64_t dim;  // qk_dim, or v_dim (whole stripes are widened)
+  float* out;   // a tile of f32
+};
+
+// A K tile of f32 to the V tile of its first v_dim features (latent attention): 16 x 16 blocks transposed.
+struct KToVTileArgs {
+  const float* k_tile;  // [qk_dim][16]
+  int64_t v_dim;        // <= qk_dim
+  float* v_tile;        // [stripes][16][16], padding features 0
+  bool* non_finite;     // as in PackTileArgs
+};
+
+// Everything of one element type of K and V. `qk` and `pv` are for any number of rows.
 struct KvKernels {
   void (*qk)(const QkArgs&) noexcept;
   void (*pv)(const PvArgs&) noexcept;
   void (*pack_k)(const PackTileArgs&) noexcept;
   void (*pack_v)(const PackTileArgs&) noexcept;
+  void (*widen_k)(const WidenTileArgs&) noexcept;  // nullptr for f32
+  void (*widen_v)(const WidenTileArgs&) noexcept;
 };
 
 struct SoftmaxKernels {
+  void (*scores)(const ScoreArgs&) noexcept;
   void (*softmax)(const SoftmaxArgs&) noexcept;
   void (*reduce)(const ReduceArgs&) noexcept;
   void (*fold)(const FoldArgs&) noexcept;
@@ -143,8 +181,8 @@ struct ElementwiseKernels {
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int64_t n, float* y) noexcept;
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* y) noexcept;
   void (*add)(const float* x, int64_t n, float* y) noexcept;  // y += x
-  // y = x * scale, both strides in elements; y dense.
-  void (*scale)(const float* x, int64_t x_stride, float scale, int64_t n, float* y) noexcept;
+  // y = float(x) * scale, x of any element type and stride (in elements); y dense. scale 1 changes no bit.
+  void (*scale)(const void* x, DType dtype, int64_t x_stride, float scale, int64_t n, float* y) noexcept;
   float (*log_sum_exp)(const float* x, int64_t n) noexcept;
   // Rotates num_pairs pairs: even[i * stride], odd[i * stride] in place.
   void (*rope)(float* even, float* odd, int64_t stride, const float* cos, const float* sin, int64_t num_pairs) noexcept;
@@ -153,7 +191,8 @@ struct ElementwiseKernels {
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
 struct KernelTable {
   const char* target;
-  KvKernels kv_f32;
+  KvKernels kv[kNumDTypes];  // by DType of the stored keys or values
+  void (*k_to_v_tile)(const KToVTileArgs&) noexcept;
   SoftmaxKernels softmax;
   ElementwiseKernels elementwise;
   void (*linear_f32)(const LinearArgs&) noexcept;

@@ -142,7 +142,7 @@ void Pv(const PvArgs& args) noexcept {
   }
 }
 
-KvKernels KvF32Table() { return {&Qk, &Pv, &PackKTile, &PackVTile}; }
+KvKernels KvF32Table() { return {&Qk, &Pv, &PackKTile, &PackVTile, nullptr, nullptr}; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headlane::internal

@@ -34,13 +34,14 @@ HWY_INLINE void Transpose4x4(const float* HWY_RESTRICT rows, int64_t row_stride,
 
 HWY_MAYBE_UNUSED void PackKTile(const PackTileArgs& args) noexcept {
   float* HWY_RESTRICT tile = static_cast<float*>(args.tile);
+  const float* const rows = static_cast<const float*>(args.rows);
   int64_t dim = 0;
   int64_t first_key = 0;
   if (args.dim_stride == 1 && args.slot_begin % 4 == 0) {
     first_key = args.num_keys / 4 * 4;
     for (; dim + 4 <= args.dim; dim += 4) {
       for (int64_t key = 0; key < first_key; key += 4) {
-        Transpose4x4(args.rows + key * args.row_stride + dim, args.row_stride,
+        Transpose4x4(rows + key * args.row_stride + dim, args.row_stride,
                      tile + dim * kTileKeys + args.slot_begin + key);
       }
     }
@@ -48,7 +49,7 @@ HWY_MAYBE_UNUSED void PackKTile(const PackTileArgs& args) noexcept {
   // What is left: the last features of all keys, and the last keys of all features.
   for (int64_t i = 0; i < args.dim; ++i) {
     for (int64_t key = i < dim ? first_key : 0; key < args.num_keys; ++key) {
-      tile[i * kTileKeys + args.slot_begin + key] = args.rows[key * args.row_stride + i * args.dim_stride];
+      tile[i * kTileKeys + args.slot_begin + key] = rows[key * args.row_stride + i * args.dim_stride];
     }
   }
 }
@@ -58,7 +59,7 @@ HWY_MAYBE_UNUSED void PackVTile(const PackTileArgs& args) noexcept {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   auto taint = hn::Zero(d);  // 0 as long as every value is finite: 0 * inf and 0 * NaN are NaN
   for (int64_t key = 0; key < args.num_keys; ++key) {
-    const float* HWY_RESTRICT row = args.rows + key * args.row_stride;
+    const float* HWY_RESTRICT row = static_cast<const float*>(args.rows) + key * args.row_stride;
     float* HWY_RESTRICT tile = static_cast<float*>(args.tile) + (args.slot_begin + key) * kTileKeys;
     int64_t stripe_begin = 0;
     for (; stripe_begin < args.dim; stripe_begin += kTileKeys, tile += kTileKeys * kTileKeys) {

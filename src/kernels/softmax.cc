@@ -203,7 +203,7 @@ HWY_INLINE VF CanonicalNaN(DF d, VF x) {
 void FinishRow(const FinishArgs& args, int64_t r) {
   const DF d;
   const int64_t lanes = NumLanes();
-  float* out = args.out[r];
+  float* out = static_cast<float*>(args.out[r]);
   const float* HWY_RESTRICT o = args.o + r * args.o_pitch;
   const float l = args.l[r];
   const VF sum = hn::Set(d, l);
@@ -258,7 +258,7 @@ void LogArray(const float* x, int64_t n, float* y) noexcept { Apply(LogOp(), x, 
 void TanhArray(const float* x, int64_t n, float* y) noexcept { Apply(TanhOp(), x, n, y); }
 
 SoftmaxKernels SoftmaxTable() {
-  return {&SoftmaxBlock, &Reduce, &Fold, &Finish, &ExpNonPositiveArray, &ExpArray, &LogArray, &TanhArray};
+  return {nullptr, &SoftmaxBlock, &Reduce, &Fold, &Finish, &ExpNonPositiveArray, &ExpArray, &LogArray, &TanhArray};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -111,6 +111,7 @@ void KVCacheImpl::WriteRows(const Sequence& sequence, int64_t layer, const Const
       const float* const v_rows =
           static_cast<const float*>(v.data) + batch * v.batch_stride + token * v.token_stride + head * v.head_stride;
       PackTileArgs pack{.rows = k_rows,
+                        .rows_dtype = DType::kF32,
                         .row_stride = k.token_stride,
                         .dim_stride = k.dim_stride,
                         .dim = spec_.qk_dim,

@@ -115,7 +115,7 @@ Status TileLinear::PackTile(const WeightRows& rows, int64_t tile, float* buffer)
   args.dim = k;
   args.num_keys = num_rows;
   args.tile = weights_.as<float>() + tile * tile_floats();
-  kernels_.kv_f32.pack_k(args);
+  kernels_.kv[0].pack_k(args);
   return OkStatus();
 }
 

@@ -63,7 +63,7 @@ struct Member {
   // Cost of splits [split_begin, split_end) of a block.
   double Cost(const RowBlock& block, int64_t split_begin, int64_t split_end) const {
     const int64_t begin = split_begin * kSplitKeys, end = split_end * kSplitKeys;
-    double cost = kItemOverhead + LoadRows(problem) * TouchedKeys(block.keys, begin, end);
+    double cost = kItemOverhead + LoadRows(problem) * TouchedKeys(block.keys.hull(), begin, end);
     const int64_t row_end = block.row_begin + block.num_rows;
     for (int64_t row = block.row_begin; row < row_end; row += block.sub_rows) {
       const int64_t num_rows = std::min<int64_t>(block.sub_rows, row_end - row);
@@ -185,10 +185,10 @@ class Builder {
       block.num_rows = static_cast<int32_t>(std::min(shape.block_rows, member.rows - block.row_begin));
       block.sub_rows = decode ? block.num_rows : static_cast<int32_t>(kSubRows);
       block.sequence = index;
-      block.keys = member.HullOfRows(block.row_begin, block.row_begin + block.num_rows);
+      block.keys.rest = member.HullOfRows(block.row_begin, block.row_begin + block.num_rows);
       if (!block.keys.empty()) {
-        block.first_split = static_cast<int32_t>(block.keys.begin / kSplitKeys);
-        block.num_splits = static_cast<int32_t>((block.keys.end - 1) / kSplitKeys + 1 - block.first_split);
+        block.first_split = static_cast<int32_t>(block.keys.rest.begin / kSplitKeys);
+        block.num_splits = static_cast<int32_t>((block.keys.rest.end - 1) / kSplitKeys + 1 - block.first_split);
       }
       block.first_item_splits = block.num_splits;
       work_.num_decode_blocks += decode ? problem_.num_kv_heads : 0;
@@ -228,9 +228,11 @@ class Builder {
         WorkItem item;
         item.block = block_index;
         item.rank = rank;
-        item.split_begin = static_cast<int32_t>(block.first_split + block.num_splits * i / pieces);
-        item.split_end = static_cast<int32_t>(block.first_split + block.num_splits * (i + 1) / pieces);
-        item.cost = pieces == 1 ? cost : member.Cost(block, item.split_begin, item.split_end);
+        item.split_begin = static_cast<int32_t>(block.num_splits * i / pieces);
+        item.split_end = static_cast<int32_t>(block.num_splits * (i + 1) / pieces);
+        item.cost = pieces == 1
+                        ? cost
+                        : member.Cost(block, block.SplitAt(item.split_begin), block.SplitAt(item.split_end - 1) + 1);
         work_.items.push_back(item);
       }
     }

@@ -18,6 +18,7 @@
 
 #include "headlane/attention.h"
 #include "mask/interval.h"
+#include "mask/visibility.h"
 #include "plan/problem.h"
 
 namespace headlane::internal {
@@ -25,21 +26,27 @@ namespace headlane::internal {
 struct RowBlock {
   int64_t row_begin = 0;     // first row, see Problem::RowsPerKvHead
   int64_t state_offset = 0;  // cut: bytes from the workspace's states to this block's first
-  KeyInterval keys;          // what its rows see
+  RowKeys keys;              // what its rows see
   int32_t sequence = 0;
   int32_t kv_head = 0;
   int32_t num_rows = 0;
-  int32_t sub_rows = 0;           // rows per kernel call
-  int32_t first_split = 0;        // splits [first_split, first_split + num_splits) hold `keys`
-  int32_t num_splits = 0;         // 0: no row sees anything
+  int32_t sub_rows = 0;  // rows per kernel call
+  // The splits that hold `keys`, in ascending order: number i is SplitAt(i). Those between `first` and `rest` are left
+  // out.
+  int32_t first_split = 0;
+  int32_t num_splits = 0;  // 0: no row sees anything
+  int32_t gap_begin = 0;   // from number gap_begin on, gap_splits more are skipped
+  int32_t gap_splits = 0;
   int32_t first_item_splits = 0;  // splits of the first item
   int32_t counter = -1;           // cut: which countdown; -1: not cut
 
   bool cut() const { return counter >= 0; }
   bool decode() const { return num_rows == sub_rows; }
-  // Which of a cut block's states a split belongs to.
-  int64_t StateIndex(int64_t split) const {
-    const int64_t behind_first_item = split - first_split - first_item_splits;
+  // Absolute number of the block's i-th split.
+  int64_t SplitAt(int64_t i) const { return first_split + i + (i >= gap_begin ? gap_splits : 0); }
+  // Which of a cut block's states its i-th split belongs to.
+  int64_t StateIndex(int64_t i) const {
+    const int64_t behind_first_item = i - first_item_splits;
     return behind_first_item < 0 ? 0 : 1 + behind_first_item;
   }
   int64_t NumStates() const { return 1 + num_splits - first_item_splits; }
@@ -49,7 +56,7 @@ struct WorkItem {
   double cost = 0;   // in multiplications of one query row with one key
   int64_t rank = 0;  // place among equals: row blocks of the same keys come together
   int32_t block = 0;
-  int32_t split_begin = 0;  // absolute
+  int32_t split_begin = 0;  // numbers within the block, see RowBlock::SplitAt
   int32_t split_end = 0;
 };
 

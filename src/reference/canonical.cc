@@ -20,7 +20,10 @@
 //       l = fma(lB, cB, lA * cA), o = fma(oB, cB, oA * cA)
 //     An empty state is skipped without arithmetic; the first that is not empty is copied.
 //  9. The sink comes last, as a state with m = sink, l = 1, o = 0.
-// 10. out = o / l + 0 (no -0 is left), lse = m + ln(l). NaN is stored as 0x7FC00000. Empty: 0 and -inf.
+// 10. out = o / l + 0 (no -0 is left), lse = m + ln(l). NaN is stored as 0x7FC00000. Empty: 0 and -inf. Then out is
+//     rounded to its type, which may make a tiny negative number -0.
+//
+// The public state of a row is (m, l, o) after step 9.
 //
 // What may be left out, since it changes no bit: multiplications by c == 1, additions of weight +0 to l, fma with
 // weight +0 and finite v (it may turn -0 into +0 in o, which step 10 hides).
@@ -31,6 +34,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 #include "reference/canonical_math.h"
 
@@ -45,10 +49,12 @@ float QuietNaN(float x) { return std::isnan(x) ? std::bit_cast<float>(uint32_t{0
 
 // Steps 2 to 4.
 float Score(const Problem& p, int64_t head, int64_t row, int64_t key, const float* scaled_q) {
-  float s = CanonicalDot(scaled_q, p.k + (key * p.num_kv_heads + KvHead(p, head)) * p.qk_dim, p.qk_dim);
+  float s = CanonicalDot(scaled_q, KeyRow(p, head, key), p.qk_dim);
   if (p.softcap > 0.0f) s = p.softcap * CanonicalTanh(s / p.softcap);
-  if (p.bias != nullptr) s = s + p.bias[head * p.bias_head_stride + row * p.bias_row_stride + key];
-  if (p.alibi_slopes != nullptr) s = std::fma(p.alibi_slopes[head], static_cast<float>(key - RowPosition(p, row)), s);
+  if (p.bias != nullptr) s = s + Bias(p, head, row, key);
+  if (p.alibi_slopes != nullptr) {
+    s = std::fma(p.alibi_slopes[head], static_cast<float>(KeyPosition(p, key) - RowPosition(p, row)), s);
+  }
   return s;
 }
 
@@ -64,8 +70,7 @@ State Split(const Problem& p, int64_t head, int64_t row, int64_t begin, int64_t 
       if (visible[i]) scores[i] = Score(p, head, row, block + i, scaled_q);
     }
     const BlockWeights weights = CanonicalSoftmaxStep(scores.data(), visible.data(), num_keys, split);
-    const float* v = p.v + (block * p.num_kv_heads + KvHead(p, head)) * p.v_dim;
-    CanonicalWeightedSum(weights, v, p.num_kv_heads * p.v_dim, num_keys, split.o);
+    CanonicalWeightedSum(weights, ValueRow(p, head, block), ValueStride(p), num_keys, split.o);
   }
   return {split.m, CanonicalReduce(split.l), std::move(split.o)};
 }
@@ -141,15 +146,28 @@ void CanonicalFinish(const State& state, float* out, float* lse) {
   *lse = is_empty ? -kInf : QuietNaN(state.m + CanonicalLn(state.l));
 }
 
-CanonicalResult CanonicalAttention(const Problem& p) {
-  CanonicalResult result;
-  result.out.assign(static_cast<size_t>(p.q_len * p.num_q_heads * p.v_dim), 0.0f);
-  result.lse.assign(static_cast<size_t>(p.q_len * p.num_q_heads), 0.0f);
+float RoundTo(OutType type, float x) {
+  if (type == OutType::kF32 || std::isinf(x)) return x;
+  if (std::isnan(x)) return QuietNaN(x);
+  const int mantissa_bits = type == OutType::kF16 ? 10 : 7;
+  const int lowest_exponent = type == OutType::kF16 ? -14 : -126;
+  const float largest = type == OutType::kF16 ? 65504.0f : 0x1.FEp127f;
+  // The distance of neighbouring numbers of the type around x; frexp's fraction is in [0.5, 1).
+  int exponent = 0;
+  std::frexp(x, &exponent);
+  const double step = std::ldexp(1.0, std::max(exponent - 1, lowest_exponent) - mantissa_bits);
+  const double rounded = std::nearbyint(static_cast<double>(x) / step) * step;  // ties to even: the default mode
+  if (std::fabs(rounded) > static_cast<double>(largest)) return std::copysign(kInf, x);
+  return std::copysign(static_cast<float>(rounded), x);
+}
+
+std::vector<State> CanonicalStates(const Problem& p) {
+  std::vector<State> states;
   std::vector<float> scaled_q(static_cast<size_t>(p.qk_dim));
   for (int64_t row = 0; row < p.q_len; ++row) {
     for (int64_t head = 0; head < p.num_q_heads; ++head) {
-      const int64_t index = row * p.num_q_heads + head;
-      for (int64_t d = 0; d < p.qk_dim; ++d) scaled_q[d] = p.q[index * p.qk_dim + d] * p.scale;
+      const float* q = QueryRow(p, head, row);
+      for (int64_t d = 0; d < p.qk_dim; ++d) scaled_q[d] = q[d] * p.scale;
 
       State state;
       state.o.assign(static_cast<size_t>(p.v_dim), 0.0f);
@@ -160,9 +178,21 @@ CanonicalResult CanonicalAttention(const Problem& p) {
         State sink{p.sinks[head], 1.0f, std::vector<float>(static_cast<size_t>(p.v_dim), 0.0f)};
         if (sink.m != -kInf) CanonicalFold(state, sink);
       }
-      CanonicalFinish(state, result.out.data() + index * p.v_dim, result.lse.data() + index);
+      states.push_back(std::move(state));
     }
   }
+  return states;
+}
+
+CanonicalResult CanonicalAttention(const Problem& p) {
+  const std::vector<State> states = CanonicalStates(p);
+  CanonicalResult result;
+  result.out.assign(states.size() * static_cast<size_t>(p.v_dim), 0.0f);
+  result.lse.assign(states.size(), 0.0f);
+  for (size_t i = 0; i < states.size(); ++i) {
+    CanonicalFinish(states[i], result.out.data() + i * static_cast<size_t>(p.v_dim), result.lse.data() + i);
+  }
+  for (float& x : result.out) x = RoundTo(p.out_type, x);
   return result;
 }
 

@@ -21,7 +21,7 @@ inline constexpr int64_t kBlock = 128;
 inline constexpr int64_t kSplit = 1024;
 
 struct CanonicalResult {
-  std::vector<float> out;  // [q_len][num_q_heads][v_dim]
+  std::vector<float> out;  // [q_len][num_q_heads][v_dim], rounded to problem.out_type
   std::vector<float> lse;  // [q_len][num_q_heads]
 };
 
@@ -43,6 +43,9 @@ struct State {
   float l = 0.0f;
   std::vector<float> o;  // [v_dim], not divided by l
 };
+
+// What CanonicalAttention divides: the folded states of all rows and heads, the sink among them. [q_len][num_q_heads]
+std::vector<State> CanonicalStates(const Problem& problem);
 
 // What one block of keys does to a row before V is looked at.
 struct BlockWeights {
@@ -71,6 +74,10 @@ void CanonicalFold(State& a, const State& b);
 
 // Step 10. out: [v_dim].
 void CanonicalFinish(const State& state, float* out, float* lse);
+
+// The end of step 10 for outputs of 16 bits: to the nearest number of the type, ties to the one whose last bit is 0.
+// Beyond the largest: infinity. NaN: 0x7FC00000, the widened form of either type's plain NaN.
+float RoundTo(OutType type, float x);
 
 }  // namespace headlane::reference
 

@@ -16,6 +16,8 @@
 // With p = weight / l, summed over the visible keys:
 //   |d out| <= sum p |v| (E + steps of o * u) + |out| (sum p E + steps of l * u + u)           u: the division
 //   |d lse| <= sum p E + steps of l * u + 2 * kLnMaxUlp u |ln l| + u |lse|
+// Output of 16 bits: half an ulp of the type, of |out| + |d out|: 2^-11 (f16), 2^-8 (bf16) times it, at least half of
+// the smallest subnormal number.
 // Underflow: a weight below 2^-126 may become 0, and products may be subnormal:
 //   kv_len 2^-126 (1 + max |v|)
 //

@@ -8,15 +8,15 @@ namespace headlane::reference {
 
 double OracleScore(const Problem& p, int64_t head, int64_t row, int64_t key) {
   if (!Visible(p, head, row, key)) return -std::numeric_limits<double>::infinity();
-  const float* q = p.q + (row * p.num_q_heads + head) * p.qk_dim;
-  const float* k = p.k + (key * p.num_kv_heads + KvHead(p, head)) * p.qk_dim;
+  const float* q = QueryRow(p, head, row);
+  const float* k = KeyRow(p, head, key);
   double s = 0.0;
   for (int64_t d = 0; d < p.qk_dim; ++d) s += static_cast<double>(q[d]) * static_cast<double>(k[d]);
   s *= p.scale;
   if (p.softcap > 0.0f) s = p.softcap * std::tanh(s / p.softcap);
-  if (p.bias != nullptr) s += p.bias[head * p.bias_head_stride + row * p.bias_row_stride + key];
+  s += Bias(p, head, row, key);
   if (p.alibi_slopes != nullptr)
-    s += static_cast<double>(p.alibi_slopes[head]) * static_cast<double>(key - RowPosition(p, row));
+    s += static_cast<double>(p.alibi_slopes[head]) * static_cast<double>(KeyPosition(p, key) - RowPosition(p, row));
   return s;
 }
 
@@ -63,7 +63,7 @@ OracleResult Oracle(const Problem& p) {
           continue;
         }
         weights[j] = std::exp(weights[j] - m) / l;
-        const float* v = p.v + (j * p.num_kv_heads + KvHead(p, head)) * p.v_dim;
+        const float* v = ValueRow(p, head, j);
         for (int64_t d = 0; d < p.v_dim; ++d) out[d] += weights[j] * static_cast<double>(v[d]);
       }
       result.lse[index] = m + std::log(l);

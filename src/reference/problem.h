@@ -6,13 +6,14 @@
 // agree with. Used by the double-precision oracle, by the scalar canonical program and by the tests that compare the
 // library with both.
 //
-// Three names for a key: its order (index in the sequence; what tiles, blocks and splits count), its position
-// (causality, window, ALiBi) and its column (in a mask or bias). Here all three are the same number; they are kept
-// apart in the code.
+// Three names for a key: its order (index in the sequence; what arrays, tiles, blocks and splits count), its position
+// (causality, windows, chunks, prefix, ALiBi) and its column (in a mask or bias). A key is given by its order
+// everywhere; KeyPosition() and KeyColumn() say the other two.
 #ifndef HEADLANE_SRC_REFERENCE_PROBLEM_H_
 #define HEADLANE_SRC_REFERENCE_PROBLEM_H_
 
 #include <cstdint>
+#include <optional>
 
 namespace headlane::reference {
 
@@ -21,6 +22,9 @@ enum class Causal {
   kBottomRight,  // the last row stands at the last key
   kTopLeft,      // the first row stands at the first key
 };
+
+// What an output element is rounded to, after everything else.
+enum class OutType { kF32, kF16, kBF16 };
 
 struct Problem {
   int64_t num_q_heads = 1;
@@ -32,7 +36,10 @@ struct Problem {
 
   const float* q = nullptr;  // [q_len][num_q_heads][qk_dim]
   const float* k = nullptr;  // [kv_len][num_kv_heads][qk_dim]
-  const float* v = nullptr;  // [kv_len][num_kv_heads][v_dim]
+  const float* v = nullptr;  // [kv_len][num_kv_heads][v_dim], unless the strides say otherwise
+  int64_t v_token_stride = 0;  // 0: dense. Values that are the first columns of the keys: k and k's strides.
+  int64_t v_head_stride = 0;
+  OutType out_type = OutType::kF32;
 
   // Scores.
   float scale = 1.0f;
@@ -44,22 +51,48 @@ struct Problem {
   const float* alibi_slopes = nullptr;  // optional [num_q_heads]
   const float* sinks = nullptr;         // optional [num_q_heads]: a logit that takes weight and gives nothing
 
-  // Visibility: all conditions must hold.
+  // Visibility: all conditions must hold. See Visible().
   Causal causal = Causal::kBottomRight;
-  int64_t window = -1;            // no key at or before position - window; 0 hides every key; negative: no limit
-  const uint8_t* mask = nullptr;  // optional, as bias: 0 hides
+  std::optional<int64_t> q_pos;    // position of row 0; else what `causal` says
+  int64_t window = -1;             // left: no key at or before own - window; 0 hides every key; negative: no limit
+  int64_t window_right = -1;       // no key behind own + window_right; negative: no limit
+  int64_t num_always_visible = 0;  // positions below it are exempt from the left window and from chunks
+  int64_t chunk = 0;               // only keys of the row's own chunk of so many positions; 0: none
+  int64_t prefix_len = 0;          // positions below it are exempt from causality
+  const uint8_t* mask = nullptr;   // optional, as bias: 0 hides
   int64_t mask_head_stride = 0;
   int64_t mask_row_stride = 0;
+  // A draft: optional [q_len][q_len]. The last q_len keys are drafted tokens, row i is the query of the i-th of them, and
+  // sees the j-th if element (i, j) is not 0; this stands in for causality among drafted tokens.
+  const uint8_t* tree = nullptr;
 
-  // Tests only: pretends that every row stood so many positions later. A comparison that still succeeds then proves
-  // nothing.
+  // Tests only: pretends that every row stood so many positions later, or that masks, biases and trees began so many
+  // columns later (cyclic). A comparison that still succeeds then proves nothing.
   int64_t shift_rows = 0;
+  int64_t shift_columns = 0;
 };
 
 inline int64_t KvHead(const Problem& p, int64_t head) { return head / (p.num_q_heads / p.num_kv_heads); }
 
-// Absolute position of a query row. Negative when bottom-right rows outnumber the keys.
+// Rows of one (row, head) and of one (key, head): [qk_dim], [qk_dim], [v_dim].
+const float* QueryRow(const Problem& p, int64_t head, int64_t row);
+const float* KeyRow(const Problem& p, int64_t head, int64_t key);
+const float* ValueRow(const Problem& p, int64_t head, int64_t key);
+// Elements from one key's value to the next key's.
+int64_t ValueStride(const Problem& p);
+
+// Absolute position of a query row. Negative when bottom-right rows outnumber the keys. A drafted token stands behind
+// the kept keys and the other drafted tokens that it sees: siblings share a position.
 int64_t RowPosition(const Problem& p, int64_t row);
+
+// Absolute position of a key: its order, or that of its own row when it is drafted.
+int64_t KeyPosition(const Problem& p, int64_t key);
+
+// Its column in masks and biases.
+int64_t KeyColumn(const Problem& p, int64_t key);
+
+// What the additive bias adds to a score; 0 without one.
+float Bias(const Problem& p, int64_t head, int64_t row, int64_t key);
 
 // Whether query `row` of `head` sees the key.
 bool Visible(const Problem& p, int64_t head, int64_t row, int64_t key);
