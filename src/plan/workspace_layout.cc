@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/checked_math.h"
-#include "mask/interval.h"
+#include "mask/visibility.h"
 
 namespace headlane::internal {
 namespace {
@@ -48,7 +48,16 @@ bool LayOutSlot(const Problem& problem, int64_t rows, SlotLayout* slot) {
   slot->lane_begin = allocator.Take(sub, sizeof(int32_t));
   slot->lane_end = allocator.Take(sub, sizeof(int32_t));
   slot->live = allocator.Take(sub * kTilesPerBlock, sizeof(uint16_t));
-  slot->keys = allocator.Take(rows, sizeof(KeyInterval));
+  slot->keys = allocator.Take(rows, sizeof(RowKeys));
+  slot->visible = allocator.Take(rows * kTilesPerBlock, sizeof(uint16_t));
+  slot->packed_visible = allocator.Take(sub * kTilesPerBlock, sizeof(uint16_t));
+  slot->bias = allocator.Take(sub * kBlockKeys, kFloat);
+  slot->slopes = allocator.Take(rows, kFloat);
+  slot->row_offset = allocator.Take(rows, sizeof(int64_t));
+  slot->sub_offset = allocator.Take(sub, sizeof(int64_t));
+  slot->key_offset = allocator.Take(kBlockKeys, sizeof(int32_t));
+  slot->sinks = allocator.Take(2 * rows, kFloat);
+  slot->zeros = allocator.Take(problem.o_pitch, kFloat);
   slot->out_rows = allocator.Take(rows, kPointer);
   slot->lse_rows = allocator.Take(rows, kPointer);
   if (!problem.from_cache) {

@@ -21,21 +21,30 @@ namespace headlane::internal {
 
 // Byte offsets in a slot. `rows` is the most that a row block has, `sub` the most that a kernel call works on.
 struct SlotLayout {
-  int64_t q = 0;           // [rows][q_pitch] float: queries times the scale
-  int64_t s = 0;           // [sub][kBlockKeys] float: scores, then weights
-  int64_t o[2] = {0, 0};   // [rows][o_pitch] float: accumulators of two states
-  int64_t m[2] = {0, 0};   // [rows] float
-  int64_t l[2] = {0, 0};   // [rows] float
-  int64_t l16 = 0;         // [rows][16] float
-  int64_t c = 0;           // [sub] float
-  int64_t lane_begin = 0;  // [sub] int32: visible lanes of the present block
-  int64_t lane_end = 0;    // [sub] int32
-  int64_t live = 0;        // [sub][kTilesPerBlock] uint16
-  int64_t keys = 0;        // [rows] KeyInterval: what each row sees
-  int64_t out_rows = 0;    // [rows] float*
-  int64_t lse_rows = 0;    // [rows] float*
-  int64_t k_tiles = 0;     // plain tensors: [kTilesPerBlock] K tiles
-  int64_t v_tiles = 0;     // plain tensors: [kTilesPerBlock] V tiles
+  int64_t q = 0;               // [rows][q_pitch] float: queries times the scale
+  int64_t s = 0;               // [sub][kBlockKeys] float: scores, then weights
+  int64_t o[2] = {0, 0};       // [rows][o_pitch] float: accumulators of two states
+  int64_t m[2] = {0, 0};       // [rows] float
+  int64_t l[2] = {0, 0};       // [rows] float
+  int64_t l16 = 0;             // [rows][16] float
+  int64_t c = 0;               // [sub] float
+  int64_t lane_begin = 0;      // [sub] int32: visible lanes of the present block
+  int64_t lane_end = 0;        // [sub] int32
+  int64_t live = 0;            // [sub][kTilesPerBlock] uint16
+  int64_t keys = 0;            // [rows] RowKeys: what each row sees
+  int64_t visible = 0;         // [rows][kTilesPerBlock] uint16: what each row sees of the present block
+  int64_t packed_visible = 0;  // [sub][kTilesPerBlock] uint16: of the tiles that are visited
+  int64_t bias = 0;            // [sub][kBlockKeys] float
+  int64_t slopes = 0;          // [rows] float: ALiBi's, of the row's head
+  int64_t row_offset = 0;      // [rows] int64: 0 minus the row's position
+  int64_t sub_offset = 0;      // [sub] int64: the block's position minus the row's
+  int64_t key_offset = 0;      // [kBlockKeys] int32: positions of the block's keys from its own on
+  int64_t sinks = 0;           // [2][rows] float: m and l of the sinks' states
+  int64_t zeros = 0;           // [o_pitch] float: their o
+  int64_t out_rows = 0;        // [rows] void*
+  int64_t lse_rows = 0;        // [rows] float*
+  int64_t k_tiles = 0;         // plain tensors: [kTilesPerBlock] K tiles
+  int64_t v_tiles = 0;         // plain tensors: [kTilesPerBlock] V tiles
   int64_t bytes = 0;
 };
 
