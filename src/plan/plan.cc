@@ -37,7 +37,11 @@ Result<std::unique_ptr<PlanImpl>> PlanImpl::Create(const AttentionSpec& spec, co
     std::unique_ptr<PlanImpl> plan(new PlanImpl);
     plan->kernels_ = &ActiveKernels();
     plan->problem_ = problem;
-    if (cache != nullptr) plan->cache_spec_ = cache->spec();
+    if (cache != nullptr) {
+      plan->cache_spec_ = cache->spec();
+      plan->problem_.k_dtype = cache->spec().k_dtype;
+      plan->problem_.v_dtype = cache->spec().v_dtype;
+    }
     // The limit is checked again with all fields; here it only keeps an absurd size from being allocated.
     plan->scratch_.resize(std::min(sequences.size(), static_cast<size_t>(kMaxBatchSequences)));
     BatchExtent extent;

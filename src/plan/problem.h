@@ -29,8 +29,12 @@ struct Problem {
   int64_t qk_dim = 0;
   int64_t v_dim = 0;
   float scale = 1;
+  float softcap = 0;
   Mask mask;
   bool from_cache = false;
+  bool values_in_keys = false;
+  DType k_dtype = DType::kF32;  // of the cache; plain tensors say theirs at run time
+  DType v_dtype = DType::kF32;
 
   int64_t num_stripes = 0;  // ceil(v_dim / 16)
   int64_t q_pitch = 0;      // floats per row of scaled queries

@@ -128,6 +128,8 @@ Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* probl
   p.v_dim = spec.v_dim;
   p.scale = spec.scale ? *spec.scale : DefaultScale(spec.qk_dim);
   p.mask = spec.mask;
+  p.softcap = spec.softcap;
+  p.values_in_keys = spec.values_in_keys;
   p.from_cache = from_cache;
   p.num_stripes = CeilDiv(spec.v_dim, kTileKeys);
   p.q_pitch = RoundUp(spec.qk_dim, kTileKeys);
