@@ -27,7 +27,8 @@ double ScoreError(const Problem& p, int64_t head, int64_t row, int64_t key, doub
   double error = static_cast<double>(p.qk_dim + 1) * magnitude;
   if (p.softcap > 0.0f) error += (2.0 + 2.0 * internal::kTanhMaxUlp) * std::min<double>(magnitude, p.softcap);
   if (p.alibi_slopes != nullptr) {
-    const double alibi = static_cast<double>(p.alibi_slopes[head]) * static_cast<double>(KeyPosition(p, key) - RowPosition(p, row));
+    const double alibi =
+        static_cast<double>(p.alibi_slopes[head]) * static_cast<double>(KeyPosition(p, key) - RowPosition(p, row));
     error += std::fabs(s);
     s -= alibi;
   }

@@ -18,7 +18,8 @@ struct OracleResult {
 };
 
 // For each query row at position a, with h its head and g = h / (num_q_heads / num_kv_heads):
-//   s[j] = scale * dot(q, k[j]); s[j] = cap * tanh(s[j] / cap); s[j] += bias[column of j]; s[j] += slope[h] * (position of j - a)
+//   s[j] = scale * dot(q, k[j]); s[j] = cap * tanh(s[j] / cap); s[j] += bias[column of j]; s[j] += slope[h] * (position
+//   of j - a)
 // over the visible keys only, those with s[j] = -inf excepted:
 //   m = max(s[j], sink), l = sum exp(s[j] - m) + exp(sink - m)
 //   weights[j] = exp(s[j] - m) / l, out = sum weights[j] * v[j], lse = m + ln l

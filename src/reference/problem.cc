@@ -31,9 +31,7 @@ const float* KeyRow(const Problem& p, int64_t head, int64_t key) {
   return p.k + (key * p.num_kv_heads + KvHead(p, head)) * p.qk_dim;
 }
 
-int64_t ValueStride(const Problem& p) {
-  return p.v_token_stride != 0 ? p.v_token_stride : p.num_kv_heads * p.v_dim;
-}
+int64_t ValueStride(const Problem& p) { return p.v_token_stride != 0 ? p.v_token_stride : p.num_kv_heads * p.v_dim; }
 
 const float* ValueRow(const Problem& p, int64_t head, int64_t key) {
   const int64_t head_stride = p.v_head_stride != 0 ? p.v_head_stride : p.v_dim;

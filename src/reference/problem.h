@@ -34,9 +34,9 @@ struct Problem {
   int64_t q_len = 0;
   int64_t kv_len = 0;
 
-  const float* q = nullptr;  // [q_len][num_q_heads][qk_dim]
-  const float* k = nullptr;  // [kv_len][num_kv_heads][qk_dim]
-  const float* v = nullptr;  // [kv_len][num_kv_heads][v_dim], unless the strides say otherwise
+  const float* q = nullptr;    // [q_len][num_q_heads][qk_dim]
+  const float* k = nullptr;    // [kv_len][num_kv_heads][qk_dim]
+  const float* v = nullptr;    // [kv_len][num_kv_heads][v_dim], unless the strides say otherwise
   int64_t v_token_stride = 0;  // 0: dense. Values that are the first columns of the keys: k and k's strides.
   int64_t v_head_stride = 0;
   OutType out_type = OutType::kF32;
@@ -62,8 +62,8 @@ struct Problem {
   const uint8_t* mask = nullptr;   // optional, as bias: 0 hides
   int64_t mask_head_stride = 0;
   int64_t mask_row_stride = 0;
-  // A draft: optional [q_len][q_len]. The last q_len keys are drafted tokens, row i is the query of the i-th of them, and
-  // sees the j-th if element (i, j) is not 0; this stands in for causality among drafted tokens.
+  // A draft: optional [q_len][q_len]. The last q_len keys are drafted tokens, row i is the query of the i-th of them,
+  // and sees the j-th if element (i, j) is not 0; this stands in for causality among drafted tokens.
   const uint8_t* tree = nullptr;
 
   // Tests only: pretends that every row stood so many positions later, or that masks, biases and trees began so many

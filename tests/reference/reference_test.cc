@@ -24,6 +24,7 @@ using reference::DeriveErrorBound;
 using reference::ErrorBound;
 using reference::Oracle;
 using reference::OracleResult;
+using reference::OutType;
 using reference::Problem;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -224,6 +225,8 @@ TEST(Reference, ProgramsAgreeWithinTheBoundOnRandomProblems) {
     const std::vector<float> sinks = floats(p.num_q_heads, 4.0f);
     std::vector<uint8_t> mask(static_cast<size_t>(p.q_len * p.kv_len));
     for (uint8_t& visible : mask) visible = random.OneIn(4) ? 0 : 1;
+    std::vector<uint8_t> tree(static_cast<size_t>(p.q_len * p.q_len));
+    for (uint8_t& visible : tree) visible = random.OneIn(2) ? 0 : 1;
     for (float& b : bias) b = random.OneIn(10) ? -kInf : b;
     p.q = q.data();
     p.k = k.data();
@@ -231,6 +234,13 @@ TEST(Reference, ProgramsAgreeWithinTheBoundOnRandomProblems) {
     p.scale = 0.3f;
     p.causal = random.Pick<Causal>({Causal::kNo, Causal::kBottomRight, Causal::kTopLeft});
     p.window = random.OneIn(3) ? random.Int(0, 200) : -1;
+    if (random.OneIn(4)) p.window_right = random.Int(0, 100);
+    if (random.OneIn(4)) p.num_always_visible = random.Int(0, 50);
+    if (random.OneIn(4)) p.chunk = random.Int(1, 300);
+    if (random.OneIn(4)) p.prefix_len = random.Int(0, 100);
+    if (random.OneIn(4)) p.q_pos = random.Int(-3, p.kv_len + 3);
+    if (random.OneIn(4) && p.kv_len >= p.q_len) p.tree = tree.data();
+    p.out_type = random.Pick<OutType>({OutType::kF32, OutType::kF32, OutType::kF16, OutType::kBF16});
     if (random.OneIn(2)) p.softcap = 5.0f;
     if (random.OneIn(2)) {
       p.bias = bias.data();
@@ -248,7 +258,7 @@ TEST(Reference, ProgramsAgreeWithinTheBoundOnRandomProblems) {
     const CanonicalResult canonical = CanonicalAttention(p);
     const ErrorBound bound = DeriveErrorBound(p, oracle);
     for (size_t i = 0; i < bound.out.size(); ++i) {
-      if (bound.out[i] > 0.0)
+      if (bound.out[i] > 0.0 && p.out_type == OutType::kF32)
         largest = std::max(largest, std::fabs(oracle.out[i] - static_cast<double>(canonical.out[i])) / bound.out[i]);
     }
     // Weights and sink share 1, and out is their sum.
