@@ -11,6 +11,7 @@
 // After foreach_target.
 #include "hwy/highway.h"
 #include "kernels/dispatch.h"
+#include "kernels/element-inl.h"
 #include "kernels/simd_math-inl.h"
 #include "kernels/tables.h"
 
@@ -120,20 +121,31 @@ void AddRow(const float* x, int64_t n, float* y) noexcept {
   hn::StoreN(hn::Add(hn::LoadN(d, y + i, count), hn::LoadN(d, x + i, count)), d, y + i, count);
 }
 
-void ScaleRow(const void* any, DType /*dtype*/, int64_t x_stride, float scale, int64_t n, float* y) noexcept {
-  const float* const x = static_cast<const float*>(any);
+template <class Element>
+HWY_INLINE void ScaleElements(const typename Element::T* x, int64_t x_stride, float scale, int64_t n, float* y) {
   if (x_stride != 1) {
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i * x_stride] * scale;
+    for (int64_t i = 0; i < n; ++i) y[i] = Element::ToF32(x[i * x_stride]) * scale;
     return;
   }
   const DF d;
   const int64_t lanes = NumLanes();
   const VF factor = hn::Set(d, scale);
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, x + i), factor), d, y + i);
+  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Mul(Element::Load(d, x + i), factor), d, y + i);
   if (i >= n) return;
   const size_t count = static_cast<size_t>(n - i);
-  hn::StoreN(hn::Mul(hn::LoadN(d, x + i, count), factor), d, y + i, count);
+  hn::StoreN(hn::Mul(Element::LoadN(d, x + i, count), factor), d, y + i, count);
+}
+
+void ScaleRow(const void* x, DType dtype, int64_t x_stride, float scale, int64_t n, float* y) noexcept {
+  switch (dtype) {
+    case DType::kF32:
+      return ScaleElements<F32Element>(static_cast<const float*>(x), x_stride, scale, n, y);
+    case DType::kF16:
+      return ScaleElements<F16Element>(static_cast<const uint16_t*>(x), x_stride, scale, n, y);
+    case DType::kBF16:
+      return ScaleElements<BF16Element>(static_cast<const uint16_t*>(x), x_stride, scale, n, y);
+  }
 }
 
 // The largest number, NaNs passed over: by comparison, since Max treats NaN as the target likes. -inf if there is none.

@@ -13,6 +13,8 @@
 // After foreach_target.
 #include "hwy/highway.h"
 #include "kernels/dispatch.h"
+#include "kernels/element-inl.h"
+#include "kernels/score_modifiers-inl.h"
 #include "kernels/simd_math-inl.h"
 #include "kernels/tables.h"
 
@@ -44,6 +46,26 @@ HWY_INLINE void HideOutside(float* HWY_RESTRICT s, int64_t num_keys, int64_t beg
     const auto visible = hn::And(hn::Ge(key, hn::Set(di, static_cast<int32_t>(begin))),
                                  hn::Lt(key, hn::Set(di, static_cast<int32_t>(end))));
     hn::Store(hn::IfThenElse(hn::RebindMask(d, visible), hn::Load(d, s + i), hn::Set(d, -kInfinity)), d, s + i);
+  }
+}
+
+alignas(64) inline constexpr int32_t kLaneBits[kTileKeys] = {
+    1 << 0, 1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+
+// Scores whose bit is clear become -inf.
+HWY_INLINE void HideClear(float* HWY_RESTRICT s, int64_t num_tiles, const uint16_t* HWY_RESTRICT visible) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const int64_t lanes = NumLanes();
+  for (int64_t t = 0; t < num_tiles; ++t) {
+    if (visible[t] == 0xFFFF) continue;
+    const auto bits = hn::Set(di, visible[t]);
+    for (int64_t i = 0; i < kTileKeys; i += lanes) {
+      const auto is_clear = hn::RebindMask(d, hn::Eq(hn::And(bits, hn::Load(di, kLaneBits + i)), hn::Zero(di)));
+      float* const scores = s + t * kTileKeys + i;
+      hn::Store(hn::IfThenElse(is_clear, hn::Set(d, -kInfinity), hn::Load(d, scores)), d, scores);
+    }
   }
 }
 
@@ -126,8 +148,11 @@ HWY_INLINE void SoftmaxRows(const SoftmaxArgs& args, int64_t row0, int64_t rows)
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t r = row0 + i;
     float* s = args.s + r * kBlockKeys;
-    const int64_t begin = args.begin[r], end = args.end[r];
-    if (begin > 0 || end < num_keys) HideOutside(s, num_keys, begin, end);
+    if (args.visible != nullptr) {
+      HideClear(s, args.num_tiles, args.visible + r * kTilesPerBlock);
+    } else if (args.begin[r] > 0 || args.end[r] < num_keys) {
+      HideOutside(s, num_keys, args.begin[r], args.end[r]);
+    }
     if (args.live != nullptr) MarkLive(s, args.num_tiles, args.live + r * kTilesPerBlock);
     const float largest = Largest(s, num_keys);
     old_m.v[i] = args.m[r];
@@ -200,32 +225,53 @@ HWY_INLINE VF CanonicalNaN(DF d, VF x) {
   return hn::IfThenElse(hn::IsNaN(x), hn::BitCast(d, hn::Set(du, 0x7FC00000u)), x);
 }
 
-void FinishRow(const FinishArgs& args, int64_t r) {
+// out = o / l + 0 of one row, rounded to the element type.
+template <class Element>
+HWY_INLINE void FinishOut(const FinishArgs& args, int64_t r) {
   const DF d;
   const int64_t lanes = NumLanes();
-  float* out = static_cast<float*>(args.out[r]);
+  typename Element::T* const out = static_cast<typename Element::T*>(args.out[r]);
   const float* HWY_RESTRICT o = args.o + r * args.o_pitch;
-  const float l = args.l[r];
-  const VF sum = hn::Set(d, l);
-  Lanes16 stripe;
+  const bool empty = args.l[r] == 0.0f;
+  const VF sum = hn::Set(d, args.l[r]);
+  alignas(64) typename Element::T stripe[kTileKeys];
   for (int64_t i = 0; i < args.v_dim; i += lanes) {
     // An empty state has no o.
     VF y = hn::Zero(d);
-    if (l != 0.0f) y = CanonicalNaN(d, hn::Add(hn::Div(hn::Load(d, o + i), sum), hn::Zero(d)));
+    if (!empty) y = CanonicalNaN(d, hn::Add(hn::Div(hn::Load(d, o + i), sum), hn::Zero(d)));
+    const int64_t count = HWY_MIN(lanes, args.v_dim - i);
     if (args.out_stride == 1) {
-      hn::StoreN(y, d, out + i, static_cast<size_t>(HWY_MIN(lanes, args.v_dim - i)));
+      Element::StoreN(d, y, out + i, static_cast<size_t>(count));
       continue;
     }
-    hn::Store(y, d, stripe.v);
-    for (int64_t j = 0; j < lanes && i + j < args.v_dim; ++j) out[(i + j) * args.out_stride] = stripe.v[j];
+    Element::StoreN(d, y, stripe, static_cast<size_t>(lanes));
+    for (int64_t j = 0; j < count; ++j) out[(i + j) * args.out_stride] = stripe[j];
   }
-  if (args.lse == nullptr) return;
-  const VF lse = hn::Add(hn::Set(d, args.m[r]), Log(d, sum));
-  *args.lse[r] = l == 0.0f ? -kInfinity : hn::GetLane(CanonicalNaN(d, lse));
+}
+
+HWY_INLINE float LogSumExp(float m, float l) {
+  const DF d;
+  if (l == 0.0f) return -kInfinity;
+  return hn::GetLane(CanonicalNaN(d, hn::Add(hn::Set(d, m), Log(d, hn::Set(d, l)))));
+}
+
+template <class Element>
+HWY_INLINE void FinishRows(const FinishArgs& args) {
+  for (int64_t r = 0; r < args.rows; ++r) {
+    FinishOut<Element>(args, r);
+    if (args.lse != nullptr) *args.lse[r] = LogSumExp(args.m[r], args.l[r]);
+  }
 }
 
 void Finish(const FinishArgs& args) noexcept {
-  for (int64_t r = 0; r < args.rows; ++r) FinishRow(args, r);
+  switch (args.out_dtype) {
+    case DType::kF32:
+      return FinishRows<F32Element>(args);
+    case DType::kF16:
+      return FinishRows<F16Element>(args);
+    case DType::kBF16:
+      return FinishRows<BF16Element>(args);
+  }
 }
 
 // A function of one vector over arrays of any length and alignment.
@@ -258,7 +304,7 @@ void LogArray(const float* x, int64_t n, float* y) noexcept { Apply(LogOp(), x, 
 void TanhArray(const float* x, int64_t n, float* y) noexcept { Apply(TanhOp(), x, n, y); }
 
 SoftmaxKernels SoftmaxTable() {
-  return {nullptr, &SoftmaxBlock, &Reduce, &Fold, &Finish, &ExpNonPositiveArray, &ExpArray, &LogArray, &TanhArray};
+  return {&ModifyScores, &SoftmaxBlock, &Reduce, &Fold, &Finish, &ExpNonPositiveArray, &ExpArray, &LogArray, &TanhArray};
 }
 
 }  // namespace HWY_NAMESPACE
