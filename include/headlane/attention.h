@@ -70,11 +70,11 @@ struct SequenceSpec {
   int64_t q_len = 0;
   int64_t kv_len = 0;
   int64_t batch = 0;
-  int64_t kv_begin = 0;          // plain tensors: first token of its keys and values in batch entry `batch` of k and v
-  SequenceId cache_id{};         // cache: the sequence; kv_len may reach into what is reserved and written
-  std::optional<int64_t> q_pos;  // position of the first query row, see mask.h; not with a tree
-  int64_t prefix_len = 0;        // prefix-LM: causality does not hide keys at positions before it
-  TreeMask tree;
+  int64_t kv_begin = 0;   // plain tensors: first token of its keys and values in batch entry `batch` of k and v
+  SequenceId cache_id{};  // cache: the sequence; kv_len may reach into what is reserved and written
+  std::optional<int64_t> q_pos = std::nullopt;  // position of the first query row, see mask.h; not with a tree
+  int64_t prefix_len = 0;                       // prefix-LM: causality does not hide keys at positions before it
+  TreeMask tree = {};
 };
 
 struct PlanOptions {
@@ -201,7 +201,7 @@ struct AttentionArgs {
   const float* alibi_slopes = nullptr;  // [num_q_heads]
   const float* sinks = nullptr;         // [num_q_heads], neither scaled nor capped
   // The states (m, l, o) that out and lse are made of; with it out.data may be null.
-  StateView state;
+  StateView state = {};
 
   // Polled now and then by every worker; true stops the run. Rows that are complete by then stay, all others become
   // NaN, lse too, and the run's status is Cancelled. May be called from any worker at any time.

@@ -121,4 +121,32 @@ Status CheckView(const char* what, const TensorView& view) noexcept {
   return OkStatus();
 }
 
+Status CheckView(const char* what, const BoolMaskView& view) noexcept {
+  const bool bits = view.format == BoolMaskView::Format::kBits;
+  if (!bits && view.format != BoolMaskView::Format::kBytes) {
+    return MakeStatus(StatusCode::kInvalidArgument, "%s: format %d is not one of the 2 known", what,
+                      static_cast<int>(view.format));
+  }
+  const Axes axes = {
+      Axis{"num_batch", view.num_batch, view.batch_stride}, Axis{"num_tokens", view.num_tokens, view.token_stride},
+      Axis{"num_heads", view.num_heads, view.head_stride},
+      Axis{"num_columns", bits ? view.num_columns / 8 + (view.num_columns % 8 > 0) : view.num_columns, 1}};
+  for (const Axis& axis : axes) {
+    if (axis.extent < 0) {
+      return MakeStatus(StatusCode::kInvalidArgument, "%s: %s is %lld, below 0", what, axis.name,
+                        static_cast<long long>(axis.extent));
+    }
+    if (axis.extent == 0) return OkStatus();
+  }
+  if (!Addressable(axes, 1, view.data)) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "%s: strides %lld, %lld, %lld reach past the end of memory for [%lld, %lld, %lld, %lld]", what,
+                      static_cast<long long>(view.batch_stride), static_cast<long long>(view.token_stride),
+                      static_cast<long long>(view.head_stride), static_cast<long long>(view.num_batch),
+                      static_cast<long long>(view.num_tokens), static_cast<long long>(view.num_heads),
+                      static_cast<long long>(view.num_columns));
+  }
+  return OkStatus();
+}
+
 }  // namespace headlane::internal

@@ -19,6 +19,10 @@ Status CheckView(const char* what, const ConstTensorView& view) noexcept;
 // (Layouts that interleave dimensions without overlap are refused too; nobody has them.)
 Status CheckView(const char* what, const TensorView& view) noexcept;
 
+// Known format, no negative extent, and, unless an extent is 0, strides whose farthest byte still has an address.
+// Requires: data is not null.
+Status CheckView(const char* what, const BoolMaskView& view) noexcept;
+
 }  // namespace headlane::internal
 
 #endif  // HEADLANE_SRC_BASE_VIEW_CHECK_H_

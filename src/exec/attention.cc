@@ -12,6 +12,7 @@
 #include "exec/check_args.h"
 #include "exec/default_workers.h"
 #include "exec/item.h"
+#include "exec/output.h"
 #include "exec/run_state.h"
 #include "headlane/attention.h"
 #include "plan/plan_impl.h"
@@ -71,12 +72,22 @@ void RunItems(const RunContext& run, int64_t slot_index) noexcept {
     if (next >= header.num_items) return;
     const internal::WorkItem& item = work.items[static_cast<size_t>(next)];
     const internal::RowBlock& block = work.blocks[static_cast<size_t>(item.block)];
-    internal::RunItem(run, item, slot);
-    if (!block.cut()) continue;
+    const bool complete = !run.Stopped() && internal::RunItem(run, item, slot);
+    if (!block.cut()) {
+      if (!complete) internal::FinishWithNaN(run, block, slot);
+      continue;
+    }
     // The release makes this item's states visible to whoever comes last; the acquire makes all of them visible here.
-    const int32_t left = run.memory.counter(block.counter).fetch_sub(1, std::memory_order_acq_rel) - 1;
+    std::atomic<int32_t>& counter = run.memory.counter(block.counter);
+    if (!complete) counter.fetch_or(internal::kAbandoned, std::memory_order_relaxed);
+    const int32_t left = counter.fetch_sub(1, std::memory_order_acq_rel) - 1;
     HEADLANE_DCHECK(left >= 0);
-    if (left == 0) internal::FoldAndFinish(run, block, slot);
+    if ((left & ~internal::kAbandoned) != 0) continue;
+    if (left == 0) {
+      internal::FoldAndFinish(run, block, slot);
+    } else {
+      internal::FinishWithNaN(run, block, slot);
+    }
   }
 }
 
@@ -129,6 +140,13 @@ void RunWorker(const AttentionPlan& plan, const AttentionArgs& args, Workspace& 
   internal::InDefaultFpEnvironment([&run, slot] { RunItems(run, slot); });
 }
 
+Status FinishRun(const AttentionPlan& plan, const Workspace& workspace) noexcept {
+  HEADLANE_RETURN_IF_ERROR(CheckWorkspace(plan, workspace));
+  const RunMemory memory(plan.impl(), workspace);
+  if (memory.header()->stopped.load(std::memory_order_relaxed) == 0) return OkStatus();
+  return MakeStatus(StatusCode::kCancelled, "the run was stopped by its caller; rows that were not complete are NaN");
+}
+
 Status RunAttention(const AttentionPlan& plan, const AttentionArgs& args, Workspace& workspace,
                     Executor& executor) noexcept {
   HEADLANE_RETURN_IF_ERROR(PrepareRun(plan, args, workspace));
@@ -143,7 +161,7 @@ Status RunAttention(const AttentionPlan& plan, const AttentionArgs& args, Worksp
         RunWorker(t.plan, t.args, t.workspace, worker);
       },
       &task);
-  return OkStatus();
+  return FinishRun(plan, workspace);
 }
 
 Status Attention(const AttentionSpec& spec, std::span<const SequenceSpec> sequences, const AttentionArgs& args,

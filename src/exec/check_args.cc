@@ -1,5 +1,7 @@
 #include "exec/check_args.h"
 
+#include <algorithm>
+
 #include "base/view_check.h"
 #include "kv/kv_cache_impl.h"
 
@@ -15,9 +17,6 @@ Status Mismatch(const char* tensor, const char* field, int64_t value, int64_t wa
 
 template <typename View>
 Status CheckShape(const char* name, const View& view, int64_t num_heads, int64_t dim) {
-  if (view.dtype != DType::kF32) {
-    return MakeStatus(StatusCode::kUnsupported, "%s is %s, but attention works on f32", name, DTypeName(view.dtype));
-  }
   if (view.num_heads != num_heads) return Mismatch(name, "num_heads", view.num_heads, num_heads);
   if (view.dim != dim) return Mismatch(name, "dim", view.dim, dim);
   return CheckView(name, view);
@@ -70,18 +69,68 @@ Status CheckKeySide(const PlanImpl& plan, const char* name, const ConstTensorVie
   return OkStatus();
 }
 
-Status CheckLse(const PlanImpl& plan, const AttentionArgs& args) {
-  if (args.lse.data == nullptr) return OkStatus();
+// One number per row, for the same rows as `rows`.
+Status CheckPerRow(const PlanImpl& plan, const char* name, const LseView& lse, const TensorView& rows) {
   TensorView view;
-  view.data = args.lse.data;
-  view.num_batch = args.out.num_batch;
-  view.num_tokens = args.out.num_tokens;
+  view.data = lse.data;
+  view.num_batch = rows.num_batch;
+  view.num_tokens = rows.num_tokens;
   view.num_heads = plan.problem().num_q_heads;
   view.dim = 1;
-  view.batch_stride = args.lse.batch_stride;
-  view.token_stride = args.lse.token_stride;
-  view.head_stride = args.lse.head_stride;
-  return CheckView("lse", view);
+  view.batch_stride = lse.batch_stride;
+  view.token_stride = lse.token_stride;
+  view.head_stride = lse.head_stride;
+  return CheckView(name, view);
+}
+
+Status CheckState(const PlanImpl& plan, const StateView& state) {
+  if (state.o.dtype != DType::kF32) {
+    return MakeStatus(StatusCode::kUnsupported, "state.o is %s, but states are f32", DTypeName(state.o.dtype));
+  }
+  HEADLANE_RETURN_IF_ERROR(CheckQuerySide(plan, "state.o", state.o, plan.problem().v_dim));
+  HEADLANE_RETURN_IF_ERROR(CheckPerRow(plan, "state.m", state.m, state.o));
+  return CheckPerRow(plan, "state.l", state.l, state.o);
+}
+
+// Of what is written, something must be wanted, and each must be writable.
+Status CheckOutputs(const PlanImpl& plan, const AttentionArgs& args) {
+  const bool has_state = args.state.m.data != nullptr;
+  if (has_state) HEADLANE_RETURN_IF_ERROR(CheckState(plan, args.state));
+  if (args.out.data == nullptr && has_state && args.lse.data == nullptr) return OkStatus();
+  if (args.out.data == nullptr && has_state) return CheckPerRow(plan, "lse", args.lse, args.state.o);
+  HEADLANE_RETURN_IF_ERROR(CheckQuerySide(plan, "out", args.out, plan.problem().v_dim));
+  return args.lse.data == nullptr ? OkStatus() : CheckPerRow(plan, "lse", args.lse, args.out);
+}
+
+int64_t MostKeys(const PlanImpl& plan) {
+  int64_t most = 0;
+  for (const SequenceSpec& sequence : plan.sequences()) {
+    if (sequence.q_len > 0) most = std::max(most, sequence.kv_len);
+  }
+  return most;
+}
+
+Status CheckColumns(const PlanImpl& plan, const char* name, int64_t num_columns) {
+  const int64_t most = MostKeys(plan);
+  if (num_columns >= most) return OkStatus();
+  return MakeStatus(StatusCode::kOutOfRange, "%s has %lld columns, but a sequence has %lld keys", name,
+                    static_cast<LL>(num_columns), static_cast<LL>(most));
+}
+
+Status CheckModifiers(const PlanImpl& plan, const AttentionArgs& args) {
+  const int64_t num_heads = plan.problem().num_q_heads;
+  if (args.bias.data != nullptr) {
+    HEADLANE_RETURN_IF_ERROR(CheckQuerySide(plan, "bias", args.bias, args.bias.dim));
+    HEADLANE_RETURN_IF_ERROR(CheckColumns(plan, "bias", args.bias.dim));
+  }
+  const BoolMaskView& mask = args.mask;
+  if (mask.data == nullptr) return OkStatus();
+  if (mask.num_heads != num_heads) return Mismatch("mask", "num_heads", mask.num_heads, num_heads);
+  HEADLANE_RETURN_IF_ERROR(CheckView("mask", mask));
+  if (mask.num_batch < plan.reach().q_batch || mask.num_tokens < plan.reach().q_tokens) {
+    return ReachError(plan, "mask", mask.num_batch, mask.num_tokens, &QueryRange);
+  }
+  return CheckColumns(plan, "mask", mask.num_columns);
 }
 
 Status CheckCache(const PlanImpl& plan, const AttentionArgs& args) {
@@ -122,14 +171,15 @@ Status CheckArgs(const PlanImpl& plan, const AttentionArgs& args) noexcept {
   const Problem& problem = plan.problem();
   if (plan.work().blocks.empty()) return OkStatus();  // no query rows
   HEADLANE_RETURN_IF_ERROR(CheckQuerySide(plan, "q", args.q, problem.qk_dim));
-  HEADLANE_RETURN_IF_ERROR(CheckQuerySide(plan, "out", args.out, problem.v_dim));
-  HEADLANE_RETURN_IF_ERROR(CheckLse(plan, args));
+  HEADLANE_RETURN_IF_ERROR(CheckOutputs(plan, args));
+  HEADLANE_RETURN_IF_ERROR(CheckModifiers(plan, args));
   if (problem.from_cache) return CheckCache(plan, args);
   if (args.cache != nullptr) {
     return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for plain tensors, but args.cache is set");
   }
   if (plan.reach().kv_batch == 0) return OkStatus();  // no keys
   HEADLANE_RETURN_IF_ERROR(CheckKeySide(plan, "k", args.k, problem.qk_dim));
+  if (problem.values_in_keys) return OkStatus();
   return CheckKeySide(plan, "v", args.v, problem.v_dim);
 }
 

@@ -11,7 +11,7 @@
 #include <new>
 
 #include "headlane/attention.h"
-#include "mask/interval.h"
+#include "mask/visibility.h"
 #include "plan/plan_impl.h"
 
 namespace headlane::internal {
@@ -20,6 +20,7 @@ namespace headlane::internal {
 struct RunHeader {
   alignas(64) std::atomic<int64_t> next_item;
   alignas(64) int64_t num_items;
+  std::atomic<int32_t> stopped;  // 1: the caller stopped the run, what is left becomes NaN
 };
 static_assert(sizeof(RunHeader) <= kRunHeaderBytes);
 
@@ -35,8 +36,17 @@ struct Slot {
   int32_t* lane_begin;
   int32_t* lane_end;
   uint16_t* live;
-  KeyInterval* keys;
-  float** out_rows;
+  RowKeys* keys;
+  uint16_t* visible;
+  uint16_t* packed_visible;
+  float* bias;
+  float* slopes;
+  int64_t* row_offset;
+  int64_t* sub_offset;
+  int32_t* key_offset;
+  float* sinks;
+  float* zeros;
+  void** out_rows;
   float** lse_rows;
   std::byte* k_tiles;
   std::byte* v_tiles;
@@ -70,11 +80,24 @@ class RunMemory {
   std::byte* base_;
 };
 
+// Set in a cut block's countdown by an item that was not run.
+inline constexpr int32_t kAbandoned = 1 << 30;
+
 // One run, as an item sees it.
 struct RunContext {
   const PlanImpl& plan;
   const AttentionArgs& args;
   RunMemory memory;
+
+  // Whether the caller wants no more. Asks the caller unless somebody knows already.
+  bool Stopped() const {
+    if (args.should_stop == nullptr) return false;
+    std::atomic<int32_t>& stopped = memory.header()->stopped;
+    if (stopped.load(std::memory_order_relaxed) != 0) return true;
+    if (!args.should_stop(args.stop_context)) return false;
+    stopped.store(1, std::memory_order_relaxed);
+    return true;
+  }
 };
 
 }  // namespace headlane::internal

@@ -1,6 +1,7 @@
 #include "exec/tile_source.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kernels/kernel_api.h"
@@ -9,108 +10,177 @@
 namespace headlane::internal {
 namespace {
 
-// First row of a head in a plain tensor. Without features there is no memory, and no address of it is formed.
-const float* HeadRows(const ConstTensorView& view, const SequenceSpec& sequence, int64_t head) {
-  if (view.dim == 0 || view.data == nullptr) return nullptr;
-  return static_cast<const float*>(view.data) + sequence.batch * view.batch_stride +
-         sequence.kv_begin * view.token_stride + head * view.head_stride;
+const KvKernels& KernelsFor(const KernelTable& kernels, DType dtype) { return kernels.kv[static_cast<int>(dtype)]; }
+
+// Takes the lowest set bit off.
+int TakeBit(uint32_t* bits) {
+  const int bit = std::countr_zero(*bits);
+  *bits &= *bits - 1;
+  return bit;
 }
 
 }  // namespace
 
-TileSource::TileSource(const RunContext& run, const RowBlock& block, const Slot& slot)
-    : from_cache_(run.plan.problem().from_cache) {
-  const Problem& problem = run.plan.problem();
-  const SequenceSpec& sequence = run.plan.sequences()[static_cast<size_t>(block.sequence)];
-  if (from_cache_) {
-    const KVCacheImpl& cache = run.args.cache->impl();
-    const KVAddressing& at = cache.addressing();
-    pages_ = run.plan.PagesOf(block.sequence);
-    tiles_per_page_ = cache.TilesPerPage();
-    k_base_ = at.KTile(run.args.layer, 0, block.kv_head, 0);
-    v_base_ = at.VTile(run.args.layer, 0, block.kv_head, 0);
-    page_stride_ = at.page_stride;
-    flags_base_ = cache.flags().Tiles(run.args.layer, 0, block.kv_head);
-    flags_page_stride_ = cache.flags().page_stride;
-    k_tile_bytes_ = at.k_tile_bytes;
-    v_tile_bytes_ = at.v_tile_bytes;
-    return;
-  }
-  const ConstTensorView& k = run.args.k;
-  const ConstTensorView& v = run.args.v;
-  kernels_ = &run.plan.kernels().kv[0];
-  k_rows_ = HeadRows(k, sequence, block.kv_head);
-  v_rows_ = HeadRows(v, sequence, block.kv_head);
-  k_row_stride_ = k.token_stride;
-  k_dim_stride_ = k.dim_stride;
-  v_row_stride_ = v.token_stride;
-  v_dim_stride_ = v.dim_stride;
-  kv_len_ = sequence.kv_len;
-  qk_dim_ = problem.qk_dim;
-  v_dim_ = problem.v_dim;
-  k_tiles_ = slot.k_tiles;
-  v_tiles_ = slot.v_tiles;
-  k_tile_bytes_ = kTileKeys * problem.qk_dim * static_cast<int64_t>(sizeof(float));
-  v_tile_bytes_ = kTileKeys * problem.o_pitch * static_cast<int64_t>(sizeof(float));
+// First row of a head in a plain tensor. Without features there is no memory, and no address of it is formed.
+TileSource::Rows TileSource::RowsOf(const ConstTensorView& view, const SequenceSpec& sequence, int64_t head) {
+  if (view.dim == 0 || view.data == nullptr) return {};
+  const int64_t bytes = DTypeBytes(view.dtype);
+  const int64_t first =
+      sequence.batch * view.batch_stride + sequence.kv_begin * view.token_stride + head * view.head_stride;
+  return {static_cast<const std::byte*>(view.data) + first * bytes, view.dtype, view.token_stride, view.dim_stride,
+          view.token_stride * bytes};
 }
 
-void TileSource::Find(int64_t block, BlockTiles* tiles) const {
-  const int64_t first = block * kTilesPerBlock + tiles->begin;
-  int64_t page_index = first / tiles_per_page_;
-  int64_t in_page = first % tiles_per_page_;
+TileSource::TileSource(const RunContext& run, const RowBlock& block, const Slot& slot)
+    : from_cache_(run.plan.problem().from_cache),
+      values_in_keys_(run.plan.problem().values_in_keys),
+      kernels_(run.plan.kernels()),
+      k_kernels_(&KernelsFor(kernels_, DType::kF32)),
+      v_kernels_(k_kernels_),
+      qk_dim_(run.plan.problem().qk_dim),
+      v_dim_(run.plan.problem().v_dim),
+      k_tiles_(slot.k_tiles),
+      v_tiles_(slot.v_tiles),
+      k_tile_size_(kTileKeys * qk_dim_ * static_cast<int64_t>(sizeof(float))),
+      v_tile_size_(kTileKeys * run.plan.problem().o_pitch * static_cast<int64_t>(sizeof(float))) {
+  if (from_cache_) {
+    InitCache(run, block);
+  } else {
+    InitRows(run, block);
+  }
+}
+
+void TileSource::InitCache(const RunContext& run, const RowBlock& block) {
+  const Problem& problem = run.plan.problem();
+  const KVCacheImpl& cache = run.args.cache->impl();
+  const KVAddressing& at = cache.addressing();
+  pages_ = run.plan.PagesOf(block.sequence);
+  tiles_per_page_ = cache.TilesPerPage();
+  k_base_ = at.KTile(run.args.layer, 0, block.kv_head, 0);
+  v_base_ = at.VTile(run.args.layer, 0, block.kv_head, 0);
+  page_stride_ = at.page_stride;
+  flags_base_ = cache.flags().Tiles(run.args.layer, 0, block.kv_head);
+  flags_page_stride_ = cache.flags().page_stride;
+  k_tile_bytes_ = at.k_tile_bytes;
+  v_tile_bytes_ = at.v_tile_bytes;
+  tile_bytes_ = k_tile_bytes_ + (values_in_keys_ ? 0 : v_tile_bytes_);
+  k_stored_ = &KernelsFor(kernels_, problem.k_dtype);
+  v_stored_ = &KernelsFor(kernels_, problem.v_dtype);
+  // Few rows widen on the way to the registers; for many, widening once and storing is less work. Values in keys are
+  // transposed from tiles of f32.
+  const bool widen = !block.decode() || values_in_keys_;
+  make_k_ = problem.k_dtype != DType::kF32 && widen;
+  make_v_ = values_in_keys_ || (problem.v_dtype != DType::kF32 && widen);
+  if (!make_k_) k_kernels_ = k_stored_;
+  if (!make_v_) v_kernels_ = v_stored_;
+}
+
+void TileSource::InitRows(const RunContext& run, const RowBlock& block) {
+  const SequenceSpec& sequence = run.plan.sequences()[static_cast<size_t>(block.sequence)];
+  make_k_ = make_v_ = true;
+  k_rows_ = RowsOf(run.args.k, sequence, block.kv_head);
+  if (!values_in_keys_) v_rows_ = RowsOf(run.args.v, sequence, block.kv_head);
+  kv_len_ = sequence.kv_len;
+  tile_bytes_ =
+      kTileKeys * (qk_dim_ * DTypeBytes(k_rows_.dtype) + (values_in_keys_ ? 0 : v_dim_ * DTypeBytes(v_rows_.dtype)));
+}
+
+void TileSource::Load(int64_t block, uint32_t tile_bits, BlockTiles* tiles) const {
   tiles->non_finite = 0;
-  for (int32_t t = tiles->begin; t < tiles->end; ++t) {
-    const int64_t page = pages_[page_index];
-    const int64_t page_offset = page * page_stride_;
-    tiles->k[t] = k_base_ + page_offset + in_page * k_tile_bytes_;
-    tiles->v[t] = v_base_ + page_offset + in_page * v_tile_bytes_;
+  if (from_cache_) {
+    Find(block, tile_bits, tiles);
+  } else {
+    Pack(block, tile_bits, tiles);
+  }
+  if (values_in_keys_ && v_dim_ > 0) MakeValuesOfKeys(tile_bits, tiles);
+}
+
+void TileSource::Find(int64_t block, uint32_t tile_bits, BlockTiles* tiles) const {
+  while (tile_bits != 0) {
+    const int t = TakeBit(&tile_bits);
+    const int64_t tile = block * kTilesPerBlock + t;
+    const int64_t page = pages_[tile / tiles_per_page_];
+    const int64_t in_page = tile % tiles_per_page_;
+    const std::byte* const k = k_base_ + page * page_stride_ + in_page * k_tile_bytes_;
+    const std::byte* const v = v_base_ + page * page_stride_ + in_page * v_tile_bytes_;
     tiles->non_finite |= static_cast<uint32_t>(flags_base_[page * flags_page_stride_ + in_page] != 0) << t;
-    if (++in_page == tiles_per_page_) {
-      in_page = 0;
-      ++page_index;
+    tiles->k[t] = k;
+    tiles->v[t] = v;
+    if (make_k_) {
+      std::byte* const made = k_tiles_ + t * k_tile_size_;
+      if (qk_dim_ > 0) k_stored_->widen_k({.tile = k, .dim = qk_dim_, .out = reinterpret_cast<float*>(made)});
+      tiles->k[t] = made;
+    }
+    if (make_v_ && !values_in_keys_) {
+      std::byte* const made = v_tiles_ + t * v_tile_size_;
+      if (v_dim_ > 0) v_stored_->widen_v({.tile = v, .dim = v_dim_, .out = reinterpret_cast<float*>(made)});
+      tiles->v[t] = made;
     }
   }
 }
 
-void TileSource::Pack(int64_t block, BlockTiles* tiles) const {
-  tiles->non_finite = 0;
-  for (int32_t t = tiles->begin; t < tiles->end; ++t) {
+void TileSource::PackKeys(int64_t key, int64_t num_keys, std::byte* tile) const {
+  if (qk_dim_ == 0) return;
+  PackTileArgs pack{};
+  pack.rows = k_rows_.data + key * k_rows_.row_bytes;
+  pack.rows_dtype = k_rows_.dtype;
+  pack.row_stride = k_rows_.row_stride;
+  pack.dim_stride = k_rows_.dim_stride;
+  pack.dim = qk_dim_;
+  pack.num_keys = num_keys;
+  pack.tile = tile;
+  k_kernels_->pack_k(pack);
+}
+
+// Whether something that is not finite is among them.
+bool TileSource::PackValues(int64_t key, int64_t num_keys, std::byte* tile) const {
+  if (v_dim_ == 0) return false;
+  bool non_finite = false;
+  PackTileArgs pack{};
+  pack.rows = v_rows_.data + key * v_rows_.row_bytes;
+  pack.rows_dtype = v_rows_.dtype;
+  pack.row_stride = v_rows_.row_stride;
+  pack.dim_stride = v_rows_.dim_stride;
+  pack.dim = v_dim_;
+  pack.num_keys = num_keys;
+  pack.tile = tile;
+  pack.non_finite = &non_finite;
+  v_kernels_->pack_v(pack);
+  return non_finite;
+}
+
+void TileSource::Pack(int64_t block, uint32_t tile_bits, BlockTiles* tiles) const {
+  while (tile_bits != 0) {
+    const int t = TakeBit(&tile_bits);
     const int64_t key = block * kBlockKeys + t * kTileKeys;
     // Keys behind kv_len are not the caller's promise to be readable; keys before it are, hidden or not.
     const int64_t num_keys = std::min(kTileKeys, kv_len_ - key);
-    std::byte* const k_tile = k_tiles_ + t * k_tile_bytes_;
-    std::byte* const v_tile = v_tiles_ + t * v_tile_bytes_;
+    std::byte* const k_tile = k_tiles_ + t * k_tile_size_;
+    std::byte* const v_tile = v_tiles_ + t * v_tile_size_;
     if (num_keys < kTileKeys) {
-      std::memset(k_tile, 0, static_cast<size_t>(k_tile_bytes_));
-      std::memset(v_tile, 0, static_cast<size_t>(v_tile_bytes_));
+      std::memset(k_tile, 0, static_cast<size_t>(k_tile_size_));
+      std::memset(v_tile, 0, static_cast<size_t>(v_tile_size_));
     }
-    bool non_finite = false;
-    PackTileArgs pack;
-    pack.rows_dtype = DType::kF32;
-    pack.num_keys = num_keys;
-    pack.slot_begin = 0;
-    pack.non_finite = &non_finite;
-    if (qk_dim_ > 0) {
-      pack.rows = k_rows_ + key * k_row_stride_;
-      pack.row_stride = k_row_stride_;
-      pack.dim_stride = k_dim_stride_;
-      pack.dim = qk_dim_;
-      pack.tile = k_tile;
-      kernels_->pack_k(pack);
-    }
+    PackKeys(key, num_keys, k_tile);
     // Only V's flag matters: scores of hidden keys are never looked at.
-    non_finite = false;
-    if (v_dim_ > 0) {
-      pack.rows = v_rows_ + key * v_row_stride_;
-      pack.row_stride = v_row_stride_;
-      pack.dim_stride = v_dim_stride_;
-      pack.dim = v_dim_;
-      pack.tile = v_tile;
-      kernels_->pack_v(pack);
-    }
+    if (!values_in_keys_) tiles->non_finite |= static_cast<uint32_t>(PackValues(key, num_keys, v_tile)) << t;
     tiles->k[t] = k_tile;
     tiles->v[t] = v_tile;
+  }
+}
+
+void TileSource::MakeValuesOfKeys(uint32_t tile_bits, BlockTiles* tiles) const {
+  tiles->non_finite = 0;
+  while (tile_bits != 0) {
+    const int t = TakeBit(&tile_bits);
+    float* const v_tile = reinterpret_cast<float*>(v_tiles_ + t * v_tile_size_);
+    bool non_finite = false;
+    kernels_.k_to_v_tile({.k_tile = static_cast<const float*>(tiles->k[t]),
+                          .v_dim = v_dim_,
+                          .v_tile = v_tile,
+                          .non_finite = &non_finite});
     tiles->non_finite |= static_cast<uint32_t>(non_finite) << t;
+    tiles->v[t] = v_tile;
   }
 }
 

@@ -1,6 +1,8 @@
-// Where the tiles of a block of keys are: in the cache's pages, or packed from plain tensors into the worker's scratch.
+// Where the tiles of a block of keys are: in the cache's pages, or made in the worker's scratch: packed from plain
+// tensors, widened for many rows, or transposed where the values are part of the keys.
 //
-// Separate from the item so that the loop over blocks is one, whatever holds the keys; pages and strides end here.
+// Separate from the item so that the loop over blocks is one, whatever holds the keys; pages, strides and element types
+// end here.
 #ifndef HEADLANE_SRC_EXEC_TILE_SOURCE_H_
 #define HEADLANE_SRC_EXEC_TILE_SOURCE_H_
 
@@ -12,13 +14,11 @@
 
 namespace headlane::internal {
 
-// Tiles [begin, end) of one block, at their index in the block.
+// Tiles of one block, at their index in the block.
 struct BlockTiles {
   const void* k[kTilesPerBlock];
   const void* v[kTilesPerBlock];
   uint32_t non_finite = 0;  // bit t: V tile t may hold something that is not finite
-  int32_t begin = 0;
-  int32_t end = 0;
 };
 
 // Tiles of one sequence and one KV head.
@@ -26,28 +26,49 @@ class TileSource {
  public:
   TileSource(const RunContext& run, const RowBlock& block, const Slot& slot);
 
-  // Finds or packs the tiles of block number `block` (of the whole sequence) that hold `keys`, a part of it.
-  // Packed tiles are overwritten by the next call; slots behind kv_len are zeros then.
-  void Load(int64_t block, const KeyInterval& keys, BlockTiles* tiles) const {
-    tiles->begin = static_cast<int32_t>((keys.begin - block * kBlockKeys) / kTileKeys);
-    tiles->end = static_cast<int32_t>(CeilDiv(keys.end - block * kBlockKeys, kTileKeys));
-    if (from_cache_) {
-      Find(block, tiles);
-    } else {
-      Pack(block, tiles);
-    }
-  }
+  // Finds or makes those tiles of block number `block` (of the whole sequence) whose bits are set. What is made is
+  // overwritten by the next call; slots behind kv_len are zeros then.
+  void Load(int64_t block, uint32_t tile_bits, BlockTiles* tiles) const;
 
-  // Whether tiles are where they were appended, in memory, rather than just packed and in a cache of the processor.
-  bool from_cache() const { return from_cache_; }
+  // For the tiles that Load gives.
+  const KvKernels& k_kernels() const { return *k_kernels_; }
+  const KvKernels& v_kernels() const { return *v_kernels_; }
+
+  // Whether they are where they were appended, in memory, rather than just made and in a cache of the processor.
+  bool k_from_memory() const { return from_cache_ && !make_k_; }
+  bool v_from_memory() const { return from_cache_ && !make_v_; }
+
+  // Bytes that are read for a tile of keys and values.
+  int64_t tile_bytes() const { return tile_bytes_; }
 
  private:
-  void Find(int64_t block, BlockTiles* tiles) const;
-  void Pack(int64_t block, BlockTiles* tiles) const;
+  void InitCache(const RunContext& run, const RowBlock& block);
+  void InitRows(const RunContext& run, const RowBlock& block);
+  void Find(int64_t block, uint32_t tile_bits, BlockTiles* tiles) const;
+  void Pack(int64_t block, uint32_t tile_bits, BlockTiles* tiles) const;
+  void PackKeys(int64_t key, int64_t num_keys, std::byte* tile) const;
+  bool PackValues(int64_t key, int64_t num_keys, std::byte* tile) const;
+  void MakeValuesOfKeys(uint32_t tile_bits, BlockTiles* tiles) const;
 
   bool from_cache_;
+  bool values_in_keys_;
+  bool make_k_ = false;  // tiles of f32 in the scratch, rather than those of the cache
+  bool make_v_ = false;
+  const KernelTable& kernels_;
+  const KvKernels* k_kernels_;
+  const KvKernels* v_kernels_;
+  int64_t qk_dim_, v_dim_;
+  int64_t tile_bytes_ = 0;
+
+  // Scratch: tiles of f32.
+  std::byte* k_tiles_;
+  std::byte* v_tiles_;
+  int64_t k_tile_size_;
+  int64_t v_tile_size_;
 
   // Cache: addresses of the layer's and the head's tiles in page 0.
+  const KvKernels* k_stored_ = nullptr;
+  const KvKernels* v_stored_ = nullptr;
   const int32_t* pages_ = nullptr;
   int64_t tiles_per_page_ = 1;
   const std::byte* k_base_ = nullptr;
@@ -55,20 +76,21 @@ class TileSource {
   const uint8_t* flags_base_ = nullptr;
   int64_t page_stride_ = 0;
   int64_t flags_page_stride_ = 0;
-
-  // Plain tensors: the first key and value.
-  const KvKernels* kernels_ = nullptr;
-  const float* k_rows_ = nullptr;
-  const float* v_rows_ = nullptr;
-  int64_t k_row_stride_ = 0, k_dim_stride_ = 0;
-  int64_t v_row_stride_ = 0, v_dim_stride_ = 0;
-  int64_t kv_len_ = 0;
-  int64_t qk_dim_ = 0, v_dim_ = 0;
-  std::byte* k_tiles_ = nullptr;
-  std::byte* v_tiles_ = nullptr;
-
   int64_t k_tile_bytes_ = 0;
   int64_t v_tile_bytes_ = 0;
+
+  // Plain tensors: the first key and value.
+  struct Rows {
+    const std::byte* data = nullptr;
+    DType dtype = DType::kF32;
+    int64_t row_stride = 0;  // elements
+    int64_t dim_stride = 0;
+    int64_t row_bytes = 0;  // row_stride in bytes
+  };
+  static Rows RowsOf(const ConstTensorView& view, const SequenceSpec& sequence, int64_t head);
+  Rows k_rows_;
+  Rows v_rows_;
+  int64_t kv_len_ = 0;
 };
 
 }  // namespace headlane::internal
