@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <memory>
+#include <utility>
 
 #include "headlane/kv_cache.h"
+#include "operator/tensors.h"
 #include "support/bits.h"
 #include "support/guarded_buffer.h"
 
@@ -14,103 +16,11 @@ namespace {
 
 using reference::Problem;
 
-// The contract's default, not the library's idea of it.
-float ContractScale(int64_t qk_dim) {
-  return qk_dim > 0 ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(qk_dim))) : 1.0f;
+DType DTypeOf(reference::OutType type) {
+  return type == reference::OutType::kF16    ? DType::kF16
+         : type == reference::OutType::kBF16 ? DType::kBF16
+                                             : DType::kF32;
 }
-
-Sequence Allocate(const Heads& heads, const Sight& sight, int64_t q_len, int64_t kv_len) {
-  Sequence s;
-  s.q = std::make_shared<std::vector<float>>(static_cast<size_t>(q_len * heads.num_q_heads * heads.qk_dim));
-  s.k = std::make_shared<std::vector<float>>(static_cast<size_t>(kv_len * heads.num_kv_heads * heads.qk_dim));
-  s.v = std::make_shared<std::vector<float>>(static_cast<size_t>(kv_len * heads.num_kv_heads * heads.v_dim));
-  Problem& p = s.problem;
-  p.num_q_heads = heads.num_q_heads;
-  p.num_kv_heads = heads.num_kv_heads;
-  p.qk_dim = heads.qk_dim;
-  p.v_dim = heads.v_dim;
-  p.q_len = q_len;
-  p.kv_len = kv_len;
-  p.q = s.q->data();
-  p.k = s.k->data();
-  p.v = s.v->data();
-  p.scale = ContractScale(heads.qk_dim);
-  p.causal = sight.causal;
-  p.window = sight.window;
-  return s;
-}
-
-// Where the sequences lie in tensors of [batch, tokens].
-struct Placement {
-  std::vector<SequenceSpec> specs;
-  int64_t num_batch = 1;
-  int64_t q_tokens = 0;
-  int64_t kv_tokens = 0;
-};
-
-Placement Place(const std::vector<Sequence>& sequences, const RunOptions& options, Random& random) {
-  Placement place;
-  for (const Sequence& s : sequences) {
-    SequenceSpec spec;
-    spec.q_len = s.problem.q_len;
-    spec.kv_len = s.problem.kv_len;
-    if (options.padded) {
-      spec.batch = static_cast<int64_t>(place.specs.size());
-      place.q_tokens = std::max(place.q_tokens, spec.q_len);
-      place.kv_tokens = std::max(place.kv_tokens, spec.kv_len);
-    } else {
-      spec.q_begin = place.q_tokens + random.Int(0, 1);
-      spec.kv_begin = place.kv_tokens + random.Int(0, 2);
-      place.q_tokens = spec.q_begin + spec.q_len;
-      place.kv_tokens = spec.kv_begin + spec.kv_len;
-    }
-    place.specs.push_back(spec);
-  }
-  if (options.padded) place.num_batch = static_cast<int64_t>(sequences.size());
-  return place;
-}
-
-// A tensor in guarded memory, dense in one of the two layouts.
-class Tensor {
- public:
-  Tensor(const Placement& place, bool padded, int64_t num_tokens, int64_t num_heads, int64_t dim)
-      : memory_(static_cast<size_t>(place.num_batch * num_tokens * num_heads * dim)) {
-    view_ = padded ? BatchHeadsTokensDim(memory_.data(), place.num_batch, num_heads, num_tokens, dim)
-                   : TokensHeadsDim(memory_.data(), num_tokens, num_heads, dim);
-  }
-
-  const TensorView& view() const { return view_; }
-  ConstTensorView const_view() const {
-    return {view_.data, view_.dtype,        view_.num_batch,    view_.num_tokens,  view_.num_heads,
-            view_.dim,  view_.batch_stride, view_.token_stride, view_.head_stride, view_.dim_stride};
-  }
-  float* at(int64_t batch, int64_t token, int64_t head) const {
-    return memory_.data() + batch * view_.batch_stride + token * view_.token_stride + head * view_.head_stride;
-  }
-  // Copies rows [tokens][heads][dim] in or out.
-  void Put(const float* rows, int64_t batch, int64_t begin, int64_t num_tokens) const {
-    for (int64_t t = 0; t < num_tokens; ++t) {
-      for (int64_t h = 0; h < view_.num_heads; ++h, rows += view_.dim)
-        std::copy_n(rows, view_.dim, at(batch, begin + t, h));
-    }
-  }
-  void Get(float* rows, int64_t batch, int64_t begin, int64_t num_tokens) const {
-    for (int64_t t = 0; t < num_tokens; ++t) {
-      for (int64_t h = 0; h < view_.num_heads; ++h, rows += view_.dim)
-        std::copy_n(at(batch, begin + t, h), view_.dim, rows);
-    }
-  }
-  // How many elements are still 0xFFFFFFFF.
-  int64_t CountUntouched() const {
-    return std::count_if(memory_.data(), memory_.data() + memory_.size(),
-                         [](float x) { return std::bit_cast<uint32_t>(x) == 0xFFFFFFFFu; });
-  }
-  int64_t size() const { return static_cast<int64_t>(memory_.size()); }
-
- private:
-  GuardedFloats memory_;
-  TensorView view_;
-};
 
 void ExpectOk(const Status& status, const char* what) { ASSERT_TRUE(status.ok()) << what << ": " << status.c_str(); }
 
@@ -123,6 +33,9 @@ std::unique_ptr<KVCache> FilledCache(const std::vector<Sequence>& sequences, con
   spec.num_kv_heads = p.num_kv_heads;
   spec.qk_dim = p.qk_dim;
   spec.v_dim = p.v_dim;
+  spec.k_dtype = options.k_dtype;
+  spec.v_dtype = options.v_dtype;
+  spec.values_in_keys = sequences[0].values_in_keys;
   spec.page_tokens = options.page_tokens;
   spec.max_sequences = static_cast<int64_t>(sequences.size()) + 1;
   for (const Sequence& s : sequences) spec.max_tokens += (s.problem.kv_len / spec.page_tokens + 1) * spec.page_tokens;
@@ -132,13 +45,17 @@ std::unique_ptr<KVCache> FilledCache(const std::vector<Sequence>& sequences, con
   auto owner = std::make_unique<KVCache>(std::move(created).value());
   KVCache& cache = *owner;
 
+  const auto values = [&](const float* data, int64_t n) {
+    return spec.values_in_keys ? ConstTensorView{} : TokensHeadsDim(data, n, p.num_kv_heads, p.v_dim);
+  };
+
   const SequenceId poison = cache.CreateSequence().value();
   const std::vector<float> nans(static_cast<size_t>(spec.max_tokens * p.num_kv_heads * std::max(p.qk_dim, p.v_dim)),
                                 std::bit_cast<float>(0xFFFFFFFFu));
   ExpectOk(cache.Reserve(poison, spec.max_tokens), "reserve");
   for (int64_t layer = 0; layer < 2; ++layer) {
     ExpectOk(cache.Write(poison, layer, TokensHeadsDim(nans.data(), spec.max_tokens, p.num_kv_heads, p.qk_dim),
-                         TokensHeadsDim(nans.data(), spec.max_tokens, p.num_kv_heads, p.v_dim)),
+                         values(nans.data(), spec.max_tokens)),
              "write NaN");
   }
   ExpectOk(cache.Commit(poison, spec.max_tokens), "commit");
@@ -157,11 +74,10 @@ std::unique_ptr<KVCache> FilledCache(const std::vector<Sequence>& sequences, con
     const int64_t length = cache.Length(id).value();
     const int64_t n = std::min(s.kv_len - length, random.OneIn(3) ? random.Int(1, 40) : random.Int(1, 700));
     const ConstTensorView k = TokensHeadsDim(s.k + length * s.num_kv_heads * s.qk_dim, n, s.num_kv_heads, s.qk_dim);
-    const ConstTensorView v = TokensHeadsDim(s.v + length * s.num_kv_heads * s.v_dim, n, s.num_kv_heads, s.v_dim);
+    const ConstTensorView v = values(s.v + length * s.num_kv_heads * s.v_dim, n);
     ExpectOk(cache.Reserve(id, n), "reserve");
     // Layer 0 gets NaN: reading it would show.
-    ExpectOk(cache.Write(id, 0, TokensHeadsDim(nans.data(), n, s.num_kv_heads, s.qk_dim),
-                         TokensHeadsDim(nans.data(), n, s.num_kv_heads, s.v_dim)),
+    ExpectOk(cache.Write(id, 0, TokensHeadsDim(nans.data(), n, s.num_kv_heads, s.qk_dim), values(nans.data(), n)),
              "write layer 0");
     ExpectOk(cache.Write(id, 1, k, v), "write layer 1");
     ExpectOk(cache.Commit(id, n), "commit");
@@ -172,38 +88,6 @@ std::unique_ptr<KVCache> FilledCache(const std::vector<Sequence>& sequences, con
 
 }  // namespace
 
-Sequence Sequence::Rows(int64_t begin, int64_t end, int64_t kv_len) const {
-  Sequence rows = *this;
-  rows.problem.q = problem.q + begin * problem.num_q_heads * problem.qk_dim;
-  rows.problem.q_len = end - begin;
-  rows.problem.kv_len = kv_len;
-  return rows;
-}
-
-Sequence RandomSequence(Random& random, const Heads& heads, const Sight& sight, int64_t q_len, int64_t kv_len) {
-  Sequence s = Allocate(heads, sight, q_len, kv_len);
-  random.Fill(s.q->data(), s.q->size());
-  random.Fill(s.k->data(), s.k->size());
-  random.Fill(s.v->data(), s.v->size());
-  return s;
-}
-
-Sequence PositionSequence(const Sight& sight, int64_t q_len, int64_t kv_len, const Heads& heads) {
-  Sequence s = Allocate(heads, sight, q_len, kv_len);
-  Random random(99);
-  random.Fill(s.k->data(), s.k->size());  // times q = 0
-  const int64_t row = heads.num_kv_heads * heads.v_dim;
-  for (size_t i = 0; i < s.v->size(); ++i) (*s.v)[i] = static_cast<float>(static_cast<int64_t>(i) / row);
-  return s;
-}
-
-std::string Describe(const Problem& p) {
-  static constexpr const char* kCausal[] = {"full", "bottom-right", "top-left"};
-  return "heads " + std::to_string(p.num_q_heads) + "/" + std::to_string(p.num_kv_heads) + " dims " +
-         std::to_string(p.qk_dim) + "/" + std::to_string(p.v_dim) + " q_len " + std::to_string(p.q_len) + " kv_len " +
-         std::to_string(p.kv_len) + " " + kCausal[static_cast<int>(p.causal)] + " window " + std::to_string(p.window);
-}
-
 AttentionSpec SpecOf(const Problem& p) {
   AttentionSpec spec;
   spec.num_q_heads = p.num_q_heads;
@@ -211,32 +95,69 @@ AttentionSpec SpecOf(const Problem& p) {
   spec.qk_dim = p.qk_dim;
   spec.v_dim = p.v_dim;
   // The default is left to the library wherever it is meant, so that it is tested too.
-  if (!SameBits(p.scale, ContractScale(p.qk_dim))) spec.scale = p.scale;
+  const float usual = p.qk_dim > 0 ? static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.qk_dim))) : 1.0f;
+  if (!SameBits(p.scale, usual)) spec.scale = p.scale;
+  spec.softcap = p.softcap;
   spec.mask.causality = p.causal == reference::Causal::kNo            ? Causality::kFull
                         : p.causal == reference::Causal::kBottomRight ? Causality::kBottomRight
                                                                       : Causality::kTopLeft;
   spec.mask.window = p.window < 0 ? kNoWindow : p.window;
+  spec.mask.window_right = p.window_right < 0 ? kNoWindow : p.window_right;
+  spec.mask.num_always_visible = p.num_always_visible;
+  spec.mask.chunk = p.chunk;
   return spec;
+}
+
+std::string Describe(const RunOptions& o) {
+  std::string text = o.cache ? "cache, pages of " + std::to_string(o.page_tokens) : o.padded ? "padded" : "packed";
+  text += ", planned for " + std::to_string(o.plan_workers);
+  if (o.executor != nullptr) text += ", run by " + std::to_string(o.executor->num_workers());
+  if (o.update) text += ", updated";
+  for (const auto& [name, dtype] : {std::pair("q", o.q_dtype), std::pair("k", o.k_dtype), std::pair("v", o.v_dtype),
+                                    std::pair("bias", o.bias_dtype)}) {
+    if (dtype != DType::kF32) text += std::string(", ") + name + " " + DTypeName(dtype);
+  }
+  if (o.mask_format == BoolMaskView::Format::kBits) text += ", mask in bits";
+  if (o.states != nullptr) text += ", states";
+  return text;
 }
 
 std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const RunOptions& options) {
   Random random(options.seed);
-  const Problem& p = sequences[0].problem;
-  const AttentionSpec spec = SpecOf(p);
-  Placement place = Place(sequences, options, random);
-  const Tensor q(place, options.padded, place.q_tokens, p.num_q_heads, p.qk_dim);
-  const Tensor out(place, options.padded, place.q_tokens, p.num_q_heads, p.v_dim);
-  const Tensor lse(place, options.padded, place.q_tokens, p.num_q_heads, 1);
+  const Sequence& first = sequences[0];
+  const Problem& p = first.problem;
+  AttentionSpec spec = SpecOf(p);
+  spec.values_in_keys = first.values_in_keys;
+  Placement place = Place(sequences, options.padded, random);
+  const DType out_dtype = DTypeOf(p.out_type);
+  const auto rows_of = [&](int64_t heads, int64_t dim, DType dtype) {
+    return Tensor(place, options.padded, place.q_tokens, heads, dim, dtype);
+  };
+  const Tensor q = rows_of(p.num_q_heads, p.qk_dim, options.q_dtype);
+  const Tensor out = rows_of(p.num_q_heads, p.v_dim, out_dtype);
+  const Tensor lse = rows_of(p.num_q_heads, 1, DType::kF32);
   const bool plain = !options.cache;
-  const Tensor k(place, options.padded, plain ? place.kv_tokens : 0, p.num_kv_heads, p.qk_dim);
-  const Tensor v(place, options.padded, plain ? place.kv_tokens : 0, p.num_kv_heads, p.v_dim);
+  const bool has_v = plain && !first.values_in_keys;
+  const Tensor k(place, options.padded, plain ? place.kv_tokens : 0, p.num_kv_heads, p.qk_dim, options.k_dtype);
+  const Tensor v(place, options.padded, has_v ? place.kv_tokens : 0, p.num_kv_heads, p.v_dim, options.v_dtype);
+  std::vector<std::unique_ptr<TreeBits>> trees;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Problem& s = sequences[i].problem;
-    q.Put(s.q, place.specs[i].batch, place.specs[i].q_begin, s.q_len);
-    if (!plain) continue;
-    k.Put(s.k, place.specs[i].batch, place.specs[i].kv_begin, s.kv_len);
-    v.Put(s.v, place.specs[i].batch, place.specs[i].kv_begin, s.kv_len);
+    SequenceSpec& at = place.specs[i];
+    q.Put(s.q, at.batch, at.q_begin, s.q_len);
+    if (plain) k.Put(s.k, at.batch, at.kv_begin, s.kv_len);
+    if (has_v) v.Put(s.v, at.batch, at.kv_begin, s.kv_len);
+    if (s.tree != nullptr) {
+      trees.push_back(std::make_unique<TreeBits>(sequences[i], random));
+      at.tree = trees.back()->view();
+    }
   }
+  std::unique_ptr<BiasTensor> bias;
+  std::unique_ptr<MaskTensor> mask;
+  if (p.bias != nullptr)
+    bias = std::make_unique<BiasTensor>(sequences, place, options.padded, options.bias_dtype, random);
+  if (p.mask != nullptr)
+    mask = std::make_unique<MaskTensor>(sequences, place, options.padded, options.mask_format, random);
 
   std::unique_ptr<KVCache> cache;
   if (options.cache) {
@@ -253,6 +174,7 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
       plan_options.max_kv_len = std::max(plan_options.max_kv_len, s.kv_len);
       s.q_len /= 2;
       s.kv_len /= 3;
+      s.tree = TreeMask{};
     }
     planned.pop_back();
   }
@@ -265,14 +187,22 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
   }
 
   AttentionArgs args;
-  args.q = q.const_view();
-  args.k = k.const_view();
-  args.v = v.const_view();
+  args.q = q.view();
+  if (plain) args.k = k.view();
+  if (has_v) args.v = v.view();
   args.cache = cache.get();
   args.layer = options.cache ? 1 : 0;
-  args.out = out.view();
-  if (options.want_lse)
-    args.lse = {lse.at(0, 0, 0), lse.view().batch_stride, lse.view().token_stride, lse.view().head_stride};
+  if (options.want_out) args.out = out.view();
+  if (options.want_lse) args.lse = lse.lse_view();
+  if (bias != nullptr) args.bias = bias->view();
+  if (mask != nullptr) args.mask = mask->view();
+  args.alibi_slopes = p.alibi_slopes;
+  args.sinks = p.sinks;
+  const bool want_states = options.states != nullptr;
+  const Tensor state_m = rows_of(want_states ? p.num_q_heads : 0, 1, DType::kF32);
+  const Tensor state_l = rows_of(want_states ? p.num_q_heads : 0, 1, DType::kF32);
+  const Tensor state_o = rows_of(want_states ? p.num_q_heads : 0, p.v_dim, DType::kF32);
+  if (want_states) args.state = {state_m.lse_view(), state_l.lse_view(), state_o.view()};
 
   const size_t bytes = (plan->workspace_bytes() + 63) / 64 * 64;
   const GuardedBuffer memory(bytes);
@@ -284,20 +214,38 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
   EXPECT_TRUE(status.ok()) << status.c_str();
 
   std::vector<Output> outputs;
+  if (want_states) options.states->clear();
   int64_t rows = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Problem& s = sequences[i].problem;
-    Output output;
-    output.out.resize(static_cast<size_t>(s.q_len * s.num_q_heads * s.v_dim));
-    output.lse.resize(static_cast<size_t>(s.q_len * s.num_q_heads));
-    out.Get(output.out.data(), place.specs[i].batch, place.specs[i].q_begin, s.q_len);
-    if (options.want_lse) lse.Get(output.lse.data(), place.specs[i].batch, place.specs[i].q_begin, s.q_len);
+    const SequenceSpec& at = place.specs[i];
+    const size_t seq_rows = static_cast<size_t>(s.q_len * s.num_q_heads);
+    const size_t v_dim = static_cast<size_t>(s.v_dim);
+    Output output{std::vector<float>(seq_rows * v_dim), std::vector<float>(seq_rows)};
+    if (options.want_out) out.Get(output.out.data(), at.batch, at.q_begin, s.q_len);
+    if (options.want_lse) lse.Get(output.lse.data(), at.batch, at.q_begin, s.q_len);
     outputs.push_back(std::move(output));
-    rows += s.q_len * s.num_q_heads;
+    rows += static_cast<int64_t>(seq_rows);
+    if (!want_states) continue;
+    std::vector<float> m(seq_rows);
+    std::vector<float> l(seq_rows);
+    std::vector<float> o(seq_rows * v_dim);
+    state_m.Get(m.data(), at.batch, at.q_begin, s.q_len);
+    state_l.Get(l.data(), at.batch, at.q_begin, s.q_len);
+    state_o.Get(o.data(), at.batch, at.q_begin, s.q_len);
+    options.states->emplace_back();
+    for (size_t r = 0; r < seq_rows; ++r)
+      options.states->back().push_back({m[r], l[r], {o.data() + r * v_dim, o.data() + (r + 1) * v_dim}});
   }
-  EXPECT_EQ(out.CountUntouched(), out.size() - rows * p.v_dim)
-      << "rows of no sequence were written, or rows of one were not";
-  EXPECT_EQ(lse.CountUntouched(), lse.size() - (options.want_lse ? rows : 0));
+  const auto expect_untouched = [&](const Tensor& tensor, int64_t written, const char* what) {
+    EXPECT_EQ(tensor.CountUntouched(), tensor.size() - written)
+        << what << ": rows of no sequence were written, or rows of one were not";
+  };
+  expect_untouched(out, options.want_out ? rows * p.v_dim : 0, "out");
+  expect_untouched(lse, options.want_lse ? rows : 0, "lse");
+  expect_untouched(state_m, want_states ? rows : 0, "state.m");
+  expect_untouched(state_l, want_states ? rows : 0, "state.l");
+  expect_untouched(state_o, want_states ? rows * p.v_dim : 0, "state.o");
   return outputs;
 }
 

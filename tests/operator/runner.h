@@ -1,55 +1,20 @@
-// The bridge between the reference's description of attention and the library's API: draws problems, runs them through
-// attention.h in the ways that must not matter, and hands back out and lse per sequence.
+// The bridge between the reference's description of attention and the library's API: runs problems through attention.h
+// in the ways that must not matter, and hands back out and lse per sequence.
 #ifndef HEADLANE_TESTS_OPERATOR_RUNNER_H_
 #define HEADLANE_TESTS_OPERATOR_RUNNER_H_
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "headlane/attention.h"
 #include "headlane/executor.h"
+#include "operator/sequence.h"
 #include "reference/canonical.h"
-#include "reference/problem.h"
-#include "support/random.h"
 
 namespace headlane::testing {
-
-// Heads and widths: what the sequences of one call share.
-struct Heads {
-  int64_t num_q_heads = 1;
-  int64_t num_kv_heads = 1;
-  int64_t qk_dim = 1;
-  int64_t v_dim = 1;
-};
-
-// What a row may see; shared, too.
-struct Sight {
-  reference::Causal causal = reference::Causal::kBottomRight;
-  int64_t window = -1;
-};
-
-// A problem with its data. Copies share the data.
-struct Sequence {
-  reference::Problem problem;
-  std::shared_ptr<std::vector<float>> q, k, v;
-
-  // Query rows [begin, end) over the first kv_len keys.
-  Sequence Rows(int64_t begin, int64_t end, int64_t kv_len) const;
-};
-
-// Random q, k, v in [-1, 1), the default scale.
-Sequence RandomSequence(Random& random, const Heads& heads, const Sight& sight, int64_t q_len, int64_t kv_len);
-
-// The trick q = 0, v[j] = j: the output is the mean of the visible key positions, one number that shows which keys were
-// seen.
-Sequence PositionSequence(const Sight& sight, int64_t q_len, int64_t kv_len, const Heads& heads = {});
-
-// A few words about a problem, for SCOPED_TRACE.
-std::string Describe(const reference::Problem& problem);
 
 using Output = reference::CanonicalResult;
 
@@ -62,7 +27,19 @@ struct RunOptions {
   bool update = false;   // the plan was made for shorter sequences, and Update()d to these
   bool want_lse = true;  // without: lse is returned as computed by nobody, all 0
   uint64_t seed = 1;     // of gaps between sequences and of the cache's history
+  // Element types of the operands, whose numbers must be of that type already; k_dtype and v_dtype are the cache's,
+  // too. The output's is the problem's.
+  DType q_dtype = DType::kF32;
+  DType k_dtype = DType::kF32;
+  DType v_dtype = DType::kF32;
+  DType bias_dtype = DType::kF32;
+  BoolMaskView::Format mask_format = BoolMaskView::Format::kBytes;
+  bool want_out = true;  // without: only with states
+  // Not null: the states are wanted, too. Per sequence, [q_len][num_q_heads].
+  std::vector<std::vector<reference::State>>* states = nullptr;
 };
+
+std::string Describe(const RunOptions& options);
 
 // Runs all sequences in one call. Buffers end at guard pages, what belongs to no sequence is 0xFF and must stay so, the
 // workspace is full of 0xFF.
