@@ -96,11 +96,11 @@ TEST(ElementwiseTest, AddAndScale) {
         kernels.add(x.data(), n, y.data());
         ASSERT_TRUE(Matches(target, sum.data(), y.data(), sum.size(), 0.0));
         const GuardedFloats z(static_cast<size_t>(n));
-        kernels.scale(x.data(), 1, 0.0884f, n, z.data());
+        kernels.scale(x.data(), DType::kF32, 1, 0.0884f, n, z.data());
         ASSERT_TRUE(Matches(target, scaled.data(), z.data(), scaled.size(), 0.0));
         const GuardedFloats strided(static_cast<size_t>((n - 1) * 3 + 1));
         for (int64_t i = 0; i < n; ++i) strided[i * 3] = x[i];
-        kernels.scale(strided.data(), 3, 0.0884f, n, z.data());
+        kernels.scale(strided.data(), DType::kF32, 3, 0.0884f, n, z.data());
         ASSERT_TRUE(Matches(target, scaled.data(), z.data(), scaled.size(), 0.0)) << "strided";
       });
 }

@@ -45,7 +45,7 @@ struct Rows {
 void CheckPackK(const Layout& layout, Random& random) {
   const Rows rows(layout, random);
   const GuardedFloats tile(static_cast<size_t>(layout.dim * 16));
-  internal::ActiveKernels().kv_f32.pack_k({rows.first, rows.row_stride, rows.dim_stride, layout.dim, layout.num_keys,
+  internal::ActiveKernels().kv[0].pack_k({rows.first, DType::kF32, rows.row_stride, rows.dim_stride, layout.dim, layout.num_keys,
                                            layout.slot_begin, tile.data(), nullptr});
   const GuardedFloats untouched(1);
   for (int64_t d = 0; d < layout.dim; ++d) {
@@ -63,7 +63,7 @@ void CheckPackV(const Layout& layout, Random& random, float special) {
   const int64_t stripes = internal::CeilDiv(layout.dim, 16);
   const GuardedFloats tile(static_cast<size_t>(stripes * 256));
   bool non_finite = false;
-  internal::ActiveKernels().kv_f32.pack_v({rows.first, rows.row_stride, rows.dim_stride, layout.dim, layout.num_keys,
+  internal::ActiveKernels().kv[0].pack_v({rows.first, DType::kF32, rows.row_stride, rows.dim_stride, layout.dim, layout.num_keys,
                                            layout.slot_begin, tile.data(), &non_finite});
   EXPECT_EQ(non_finite, special != 0.0f && !(special - special == 0.0f));
   const GuardedFloats untouched(1);

@@ -44,7 +44,7 @@ void CheckScores(const TargetInfo& target, const Shape& shape, uint64_t seed, fl
   args.num_tiles = shape.num_tiles;
   args.s = s.data();
   args.stream = random.OneIn(2);
-  internal::ActiveKernels().kv_f32.qk(args);
+  internal::ActiveKernels().kv[0].qk(args);
 
   for (int64_t r = 0; r < shape.rows; ++r) {
     std::vector<float> expected(static_cast<size_t>(num_keys));

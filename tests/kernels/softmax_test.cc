@@ -38,8 +38,19 @@ float RandomScore(Random& random, int64_t kind) {
   }
 }
 
-void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, uint64_t seed) {
-  SCOPED_TRACE(::testing::Message() << target.name << " rows " << rows << " live " << want_live << " seed " << seed);
+// All keys, none, one, or any.
+void SetVisibleBits(Random& random, int64_t shape, int64_t num_keys, uint16_t* visible) {
+  const int64_t one = random.Int(0, num_keys - 1);
+  for (int64_t t = 0; t < num_keys / 16; ++t) {
+    const uint16_t some = static_cast<uint16_t>(random.Int(0, 0xFFFF));
+    const uint16_t only = t == one / 16 ? static_cast<uint16_t>(1u << one % 16) : 0;
+    visible[t] = shape == 0 ? 0xFFFF : shape == 1 ? 0 : shape == 2 ? only : some;
+  }
+}
+
+void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, bool by_bits, uint64_t seed) {
+  SCOPED_TRACE(::testing::Message() << target.name << " rows " << rows << " live " << want_live << " bits " << by_bits
+                                    << " seed " << seed);
   Random random(seed);
   const int64_t block = internal::kBlockKeys;
   const GuardedFloats m(static_cast<size_t>(rows));
@@ -48,9 +59,15 @@ void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, uint64_t
   const GuardedArray<int32_t> begin(static_cast<size_t>(rows));
   const GuardedArray<int32_t> end(static_cast<size_t>(rows));
   const GuardedArray<uint16_t> live(static_cast<size_t>(rows * internal::kTilesPerBlock));
+  const GuardedArray<uint16_t> visible(static_cast<size_t>(rows * internal::kTilesPerBlock));
   std::fill_n(m.data(), rows, -kInf);
   std::fill_n(l.data(), rows * 16, 0.0f);
   std::vector<reference::SplitState> states(static_cast<size_t>(rows), reference::SplitState(0));
+
+  const auto IsVisible = [&](int64_t r, int64_t i) {
+    if (by_bits) return (visible[r * internal::kTilesPerBlock + i / 16] >> (i % 16) & 1) != 0;
+    return i >= begin[r] && i < end[r];
+  };
 
   // Several blocks in a row: from the empty state on.
   for (int64_t step = 0; step < 5; ++step) {
@@ -65,8 +82,9 @@ void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, uint64_t
       const int64_t shape = random.Int(0, 4);
       begin[r] = static_cast<int32_t>(shape == 0 ? 0 : random.Int(0, num_keys));
       end[r] = static_cast<int32_t>(shape <= 1 ? num_keys : random.Int(0, num_keys));
+      if (by_bits) SetVisibleBits(random, shape, num_keys, visible.data() + r * internal::kTilesPerBlock);
       for (int64_t i = 0; i < num_keys; ++i) {
-        if (i < begin[r] || i >= end[r])
+        if (!IsVisible(r, i))
           scores.back()[static_cast<size_t>(i)] = random.Pick<float>({kNaN, kInf, 1e38f, -kInf});
       }
       std::copy(scores.back().begin(), scores.back().end(), s.data() + r * block);
@@ -76,8 +94,10 @@ void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, uint64_t
     args.s = s.data();
     args.rows = rows;
     args.num_tiles = num_tiles;
-    args.begin = begin.data();
-    args.end = end.data();
+    // With bits the intervals are not looked at.
+    args.begin = by_bits ? nullptr : begin.data();
+    args.end = by_bits ? nullptr : end.data();
+    args.visible = by_bits ? visible.data() : nullptr;
     args.m = m.data();
     args.l = l.data();
     args.c = c.data();
@@ -87,12 +107,12 @@ void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, uint64_t
     for (int64_t r = 0; r < rows; ++r) {
       SCOPED_TRACE(::testing::Message() << "step " << step << " kind " << kind << " row " << r << " keys [" << begin[r]
                                         << ", " << end[r] << ") of " << num_keys);
-      std::array<bool, 128> visible{};
-      for (int64_t i = begin[r]; i < end[r]; ++i) visible[static_cast<size_t>(i)] = true;
+      std::array<bool, 128> seen{};
+      for (int64_t i = 0; i < num_keys; ++i) seen[static_cast<size_t>(i)] = IsVisible(r, i);
       reference::SplitState& state = states[static_cast<size_t>(r)];
       const bool was_empty = std::all_of(state.l.begin(), state.l.end(), [](float x) { return x == 0.0f; });
       const reference::BlockWeights expected =
-          reference::CanonicalSoftmaxStep(scores[static_cast<size_t>(r)].data(), visible.data(), num_keys, state);
+          reference::CanonicalSoftmaxStep(scores[static_cast<size_t>(r)].data(), seen.data(), num_keys, state);
       if (std::isnan(reference::CanonicalReduce(state.l))) {
         // The row is lost, and its sum must say so; which of the lanes do is nobody's business.
         std::array<float, 16> lanes;
@@ -121,7 +141,7 @@ TEST(SoftmaxTest, StepsOverRandomBlocks) {
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
     for (int64_t rows : {1, 2, 3, 5, 8, 15, 16, 17, 33}) {
-      for (uint64_t seed = 0; seed < 24; ++seed) CheckSteps(target, rows, seed % 2 == 0, seed);
+      for (uint64_t seed = 0; seed < 48; ++seed) CheckSteps(target, rows, seed % 2 == 0, seed % 4 >= 2, seed);
     }
   }
 }
@@ -139,7 +159,16 @@ TEST(SoftmaxTest, AWhollyHiddenBlockChangesNothing) {
       float c = -1.0f;
       const int32_t begin = 64;
       const int32_t end = 64;
-      internal::ActiveKernels().softmax.softmax({s.data(), 1, 8, &begin, &end, &m, l, &c, nullptr});
+      internal::SoftmaxArgs args{};
+      args.s = s.data();
+      args.rows = 1;
+      args.num_tiles = 8;
+      args.begin = &begin;
+      args.end = &end;
+      args.m = &m;
+      args.l = l;
+      args.c = &c;
+      internal::ActiveKernels().softmax.softmax(args);
       EXPECT_TRUE(SameBits(empty ? -kInf : 3.0f, m)) << target.name;
       EXPECT_TRUE(SameBits(before, l, 16)) << target.name;
       EXPECT_TRUE(SameBits(1.0f, c)) << target.name;
@@ -231,7 +260,7 @@ TEST(FinishTest, DividesNormalisesAndStaysInItsRow) {
           const int64_t pitch = internal::RoundUp(v_dim, 16);
           const GuardedFloats m(rows), l(rows), o(static_cast<size_t>(rows * pitch));
           std::vector<GuardedFloats> outs;
-          std::vector<float*> out_rows;
+          std::vector<void*> out_rows;
           std::vector<float> lses(rows, -7.0f);
           std::vector<float*> lse_rows;
           std::vector<reference::State> states;
@@ -247,16 +276,16 @@ TEST(FinishTest, DividesNormalisesAndStaysInItsRow) {
             lse_rows.push_back(&lses[static_cast<size_t>(r)]);
           }
           internal::ActiveKernels().softmax.finish({rows, v_dim, m.data(), l.data(), o.data(), pitch, out_rows.data(),
-                                                    stride, want_lse ? lse_rows.data() : nullptr});
+                                                    DType::kF32, stride, want_lse ? lse_rows.data() : nullptr});
           for (int64_t r = 0; r < rows; ++r) {
             std::vector<float> expected(static_cast<size_t>(v_dim));
             float expected_lse = 0.0f;
             reference::CanonicalFinish(states[static_cast<size_t>(r)], expected.data(), &expected_lse);
             for (int64_t j = 0; j < v_dim; ++j) {
-              ASSERT_TRUE(SameBits(expected[static_cast<size_t>(j)], out_rows[static_cast<size_t>(r)][j * stride]))
-                  << target.name << " row " << r;
+              const float* const out = outs[static_cast<size_t>(r)].data();
+              ASSERT_TRUE(SameBits(expected[static_cast<size_t>(j)], out[j * stride])) << target.name << " row " << r;
               if (j + 1 < v_dim && stride > 1) {
-                ASSERT_TRUE(std::isnan(out_rows[static_cast<size_t>(r)][j * stride + 1])) << "between features";
+                ASSERT_TRUE(std::isnan(out[j * stride + 1])) << "between features";
               }
             }
             const float lse = lses[static_cast<size_t>(r)];

@@ -88,7 +88,7 @@ void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64
   args.o_pitch = pitch;
   args.live = mode == Mode::kSelect ? live.data() : nullptr;
   args.stream = random.OneIn(2);
-  internal::ActiveKernels().kv_f32.pv(args);
+  internal::ActiveKernels().kv[0].pv(args);
 
   for (int64_t r = 0; r < shape.rows; ++r) {
     ASSERT_TRUE(Matches(target, expected[static_cast<size_t>(r)].data(), o.data() + r * pitch,
