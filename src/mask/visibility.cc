@@ -47,11 +47,10 @@ Bounds BoundsAt(const SequenceMask& m, int64_t position) {
 }
 
 RowKeys Join(const Bounds& bounds) {
-  const bool has_first = bounds.first_end > 0;
-  if (bounds.begin >= bounds.end) return {{}, has_first ? KeyInterval{0, bounds.first_end} : KeyInterval{}};
-  if (!has_first) return {{}, {bounds.begin, bounds.end}};
-  if (bounds.first_end >= bounds.begin) return {{}, {0, std::max(bounds.first_end, bounds.end)}};
-  return {{0, bounds.first_end}, {bounds.begin, bounds.end}};
+  const KeyInterval first = bounds.first_end > 0 ? KeyInterval{0, bounds.first_end} : KeyInterval{};
+  if (bounds.begin >= bounds.end) return {first, {}};
+  if (first.empty() || first.end < bounds.begin) return {first, {bounds.begin, bounds.end}};
+  return {{}, {0, std::max(first.end, bounds.end)}};
 }
 
 // Rows with a position in [begin, end) see something of [begin, end) of their Bounds; others don't.
@@ -111,14 +110,25 @@ bool NearEnough(const SequenceMask& m, int64_t row_position, int64_t key_positio
   return m.mask.chunk <= 0 || FloorMultiple(key_position, m.mask.chunk) == FloorMultiple(row_position, m.mask.chunk);
 }
 
-// What a drafted row at `position` sees of the kept keys, and all drafted ones. Nothing is behind a row but drafted
-// keys, so neither causality nor a right window hides a kept one.
-RowKeys DraftedRowKeys(const SequenceMask& m, int64_t position) {
+// What a drafted row at `position` sees of the kept keys, and drafted ones before `end`. Nothing is behind a row but
+// drafted keys, so neither causality nor a right window hides a kept one.
+RowKeys DraftedRowKeys(const SequenceMask& m, int64_t position, int64_t end) {
   const int64_t kept = FirstDrafted(m);
   int64_t begin = 0;
   if (m.mask.window > 0) begin = std::max(begin, position - m.mask.window + 1);
   if (m.mask.chunk > 0) begin = std::max(begin, FloorMultiple(position, m.mask.chunk));
-  return Join({std::min(m.mask.num_always_visible, kept), std::min(begin, kept), m.kv_len});
+  return Join({std::min(m.mask.num_always_visible, kept), std::min(begin, kept), end});
+}
+
+// Drafted tokens from this one on are in no row of [row_begin, row_end).
+int64_t EndOfDrafted(const SequenceMask& m, int64_t row_begin, int64_t row_end) {
+  for (int64_t word = (m.q_len - 1) / 64; word >= 0; --word) {
+    uint64_t any = 0;
+    for (int64_t row = row_begin; row < row_end; ++row) any |= TreeRow(m, row)[word];
+    if (m.q_len - word * 64 < 64) any &= (uint64_t{1} << (m.q_len - word * 64)) - 1;
+    if (any != 0) return word * 64 + 64 - std::countl_zero(any);
+  }
+  return 0;
 }
 
 // 16 drafted bits from drafted token `j` on; those that do not exist are 0.
@@ -247,7 +257,7 @@ RowKeys VisibleKeys(const SequenceMask& mask, int64_t row) noexcept {
   if (SeesNothing(mask)) return {};
   if (mask.has_tree()) {
     const bool by_depth = mask.mask.window > 0 || mask.mask.chunk > 0;
-    return DraftedRowKeys(mask, by_depth ? DraftedPosition(mask, row) : FirstDrafted(mask));
+    return DraftedRowKeys(mask, by_depth ? DraftedPosition(mask, row) : FirstDrafted(mask), mask.kv_len);
   }
   return Join(BoundsAt(mask, mask.q_pos + row));
 }
@@ -260,7 +270,7 @@ RowKeys VisibleHull(const SequenceMask& mask, int64_t row_begin, int64_t row_end
       lowest = mask.kv_len;
       for (int64_t row = row_begin; row < row_end; ++row) lowest = std::min(lowest, DraftedPosition(mask, row));
     }
-    return DraftedRowKeys(mask, lowest);
+    return DraftedRowKeys(mask, lowest, FirstDrafted(mask) + EndOfDrafted(mask, row_begin, row_end));
   }
   const int64_t last = mask.q_pos + row_end - 1;
   Bounds hull{BoundsAt(mask, last).first_end, 0, 0};

@@ -14,7 +14,8 @@
 
 namespace headlane::internal {
 
-// The mask of one sequence, with its defaults resolved. Small: made anew where it is needed.
+// The mask of one sequence, with its defaults resolved. Small: made anew where it is needed. Limits are cut to what
+// cannot overflow; lengths and positions are those that a plan accepts.
 struct SequenceMask {
   Mask mask;
   TreeMask tree;
@@ -28,7 +29,8 @@ struct SequenceMask {
 SequenceMask ResolveMask(const Mask& mask, const SequenceSpec& sequence) noexcept;
 
 // What a row, or the union of what several rows, can see: `first`, then `rest`, which begin in ascending order and
-// don't touch; `first` is empty unless always-visible positions lie apart. Empty intervals are [0, 0).
+// don't touch. `first` is empty unless always-visible positions lie apart from the rest, or are all there is. Empty
+// intervals are [0, 0).
 struct RowKeys {
   KeyInterval first;
   KeyInterval rest;
@@ -49,12 +51,11 @@ int64_t KeyPosition(const SequenceMask& mask, int64_t key) noexcept;
 // for drafted keys of a tree, where `rest` reaches to kv_len and AndTreeBits says which count.
 RowKeys VisibleKeys(const SequenceMask& mask, int64_t row) noexcept;
 
-// Everything that rows [row_begin, row_end) see, and as little more as can be had in constant time (for a tree: in
-// time linear in the rows). Exact hulls of `first` and `rest` where each row's intervals don't fall from row to row.
+// The union of what rows [row_begin, row_end) see, in constant time. With a tree: everything that they see of drafted
+// keys and what lies between, in time linear in the rows.
 RowKeys VisibleHull(const SequenceMask& mask, int64_t row_begin, int64_t row_end) noexcept;
 
-// Number of visible (row, key) pairs. Constant time without a tree or chunks, else linear in the rows; exact below
-// 2^53.
+// Number of visible (row, key) pairs. Constant time without a tree, else linear in the rows; exact below 2^53.
 double VisiblePairs(const SequenceMask& mask) noexcept;
 
 // Bits of the 128 keys from `block_begin` (a multiple of 128) on: bit i % 16 of bits[i / 16] = key block_begin + i is
