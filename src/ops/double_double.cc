@@ -12,9 +12,6 @@ static_assert(FLT_EVAL_METHOD == 0, "error-free transforms need double arithmeti
 namespace headlane::internal {
 namespace {
 
-// ln 2 = 0.693147180559945309417232121458176568...
-constexpr DoubleDouble kLn2 = {0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56};
-
 // Taylor terms of exp up to x^22: |x| <= ln(2) / 2 leaves a remainder below 0.347^23 / 23! < 2^-109.
 constexpr int kExpTerms = 23;
 // From this term on, the terms are so small that double's precision is enough: 0.347^13 / 13! < 2^-52.

@@ -19,6 +19,9 @@ struct DoubleDouble {
   double lo = 0.0;
 };
 
+// ln 2 = 0.693147180559945309417232121458176568...
+inline constexpr DoubleDouble kLn2 = {0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56};
+
 // a + b, exactly.
 constexpr DoubleDouble TwoSum(double a, double b) {
   const double sum = a + b;

@@ -49,7 +49,7 @@ void Turn(int64_t quadrant, const T& sin_r, const T& cos_r, Negation negate, T* 
 
 }  // namespace
 
-void SinCos(const DoubleDouble& angle, float* sin, float* cos) noexcept {
+void SinCos(const DoubleDouble& angle, double scale, float* sin, float* cos) noexcept {
   const Reduced reduced = Reduce(angle);
   const double r = reduced.r.hi;
   const double r2 = r * r;
@@ -79,14 +79,15 @@ void SinCos(const DoubleDouble& angle, float* sin, float* cos) noexcept {
   double cos_value = 0.0;
   Turn(reduced.quadrant, sin_r, cos_r, [](double x) { return -x; }, &sin_value, &cos_value);
   const double angle_error = kAngleError * (angle.hi < 0.0 ? -angle.hi : angle.hi);
-  const double sin_error = 0x1p-49 * (sin_value < 0.0 ? -sin_value : sin_value) + angle_error;
-  const double cos_error = 0x1p-49 * (cos_value < 0.0 ? -cos_value : cos_value) + angle_error;
-  const bool sin_is_safe = RoundIfSafe(sin_value, sin_error, sin);
-  const bool cos_is_safe = RoundIfSafe(cos_value, cos_error, cos);
-  if (!sin_is_safe || !cos_is_safe) SinCosExact(angle, sin, cos);
+  // 2^-50 of the series, 2^-53 of each product with the scale.
+  const double sin_error = (0x1p-49 * (sin_value < 0.0 ? -sin_value : sin_value) + angle_error) * scale;
+  const double cos_error = (0x1p-49 * (cos_value < 0.0 ? -cos_value : cos_value) + angle_error) * scale;
+  const bool sin_is_safe = RoundIfSafe(sin_value * scale, sin_error, sin);
+  const bool cos_is_safe = RoundIfSafe(cos_value * scale, cos_error, cos);
+  if (!sin_is_safe || !cos_is_safe) SinCosExact(angle, scale, sin, cos);
 }
 
-void SinCosExact(const DoubleDouble& angle, float* sin, float* cos) noexcept {
+void SinCosExact(const DoubleDouble& angle, double scale, float* sin, float* cos) noexcept {
   const Reduced reduced = Reduce(angle);
   const DoubleDouble minus_r2 = Negate(Multiply(reduced.r, reduced.r));
   DoubleDouble sin_r;
@@ -106,8 +107,8 @@ void SinCosExact(const DoubleDouble& angle, float* sin, float* cos) noexcept {
   DoubleDouble sin_value;
   DoubleDouble cos_value;
   Turn(reduced.quadrant, sin_r, cos_r, [](const DoubleDouble& x) { return Negate(x); }, &sin_value, &cos_value);
-  *sin = RoundToFloat(sin_value);
-  *cos = RoundToFloat(cos_value);
+  *sin = RoundToFloat(Multiply(sin_value, scale));
+  *cos = RoundToFloat(Multiply(cos_value, scale));
 }
 
 }  // namespace headlane::internal

@@ -1,23 +1,19 @@
-// The operators around attention, bit by bit against the scalar canonical programs, on every SIMD target of this
-// machine.
+// The operators on rows, bit by bit against the scalar canonical programs, on every SIMD target of this machine; and
+// all operators in the caller's floating-point environment.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cfenv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "headlane/ops.h"
-#include "headlane/target.h"
+#include "ops/helpers.h"
 #include "reference/canonical_ops.h"
 #include "support/bits.h"
 #include "support/guarded_buffer.h"
-#include "support/random.h"
-#include "support/targets.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -27,7 +23,6 @@ namespace headlane {
 namespace {
 
 using testing::GuardedFloats;
-using testing::Random;
 using testing::SameBits;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -36,29 +31,11 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 // Around every vector width, and longer than the widest.
 constexpr int64_t kLengths[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 576, 1000};
 
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
-
-std::vector<float> Floats(int64_t n, int64_t seed, float size = 1.0f) {
-  return Random(static_cast<uint64_t>(seed)).Floats(static_cast<size_t>(n), size);
-}
-
 ::testing::AssertionResult SameBits(const std::vector<float>& expected, const GuardedFloats& actual) {
   return testing::SameBits(expected.data(), actual.data(), expected.size());
 }
 ::testing::AssertionResult SameBits(const GuardedFloats& expected, const GuardedFloats& actual) {
   return testing::SameBits(expected.data(), actual.data(), expected.size());
-}
-
-// Runs `body(has_fma)` on every target that this machine has. Bits are promised of those with FMA.
-template <typename Body>
-void OnEveryTarget(const Body& body) {
-  const std::vector<TargetInfo> targets = testing::UsableTargets();
-  ASSERT_FALSE(targets.empty());
-  for (const TargetInfo& target : targets) {
-    const testing::ScopedTarget scope(target.name);
-    SCOPED_TRACE(target.name);
-    body(target.has_fma);
-  }
 }
 
 TEST(RmsNorm, CanonicalBits) {
@@ -214,113 +191,6 @@ TEST(LogSumExp, SpecialValues) {
   });
 }
 
-RopeSpec Spec(int64_t rotary_dim, RopeStyle style) {
-  RopeSpec spec;
-  spec.rotary_dim = rotary_dim;
-  spec.style = style;
-  return spec;
-}
-
-// Three tokens of two heads that are three features wider than what rotates.
-void CheckRope(const RopeSpec& spec, bool has_fma) {
-  constexpr int64_t kTokens = 3, kHeads = 2;
-  const bool is_adjacent = spec.style == RopeStyle::kAdjacent;
-  const int64_t pairs = spec.rotary_dim / 2, dim = spec.rotary_dim + 3;
-  const int64_t positions[kTokens] = {0, 77, 131071};
-  std::vector<float> cos(kTokens * pairs), sin(kTokens * pairs);
-  ASSERT_TRUE(RopeAngles(spec, positions, kTokens, cos.data(), sin.data()).ok());
-  const std::vector<float> x = Floats(kTokens * kHeads * dim, 11 + spec.rotary_dim);
-  std::vector<float> expected = x;
-  for (int64_t row = 0; row < kTokens * kHeads; ++row) {
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      float* even = &expected[row * dim + (is_adjacent ? 2 * pair : pair)];
-      const int64_t angle = row / kHeads * pairs + pair;
-      reference::CanonicalRope(cos[angle], sin[angle], even, even + (is_adjacent ? 1 : pairs));
-    }
-  }
-  const GuardedFloats gx(x), gcos(cos), gsin(sin);
-  ASSERT_TRUE(ApplyRope(spec, gcos.data(), gsin.data(), TokensHeadsDim(gx.data(), kTokens, kHeads, dim)).ok());
-  if (has_fma) {
-    EXPECT_TRUE(SameBits(expected, gx));
-  }
-  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(gx[i], expected[i], 1e-6);
-
-  // The same elements in other places: heads outside of tokens, features three apart.
-  std::vector<float> strided(x.size() * 3, 7.0f);
-  const TensorView view = {strided.data(), DType::kF32, 1, kTokens, kHeads, dim, 0, 3 * dim, 3 * dim * kTokens, 3};
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int64_t i = 0; i < kTokens * kHeads * dim; ++i) {
-      float* element =
-          &strided[i / (kHeads * dim) * view.token_stride + i / dim % kHeads * view.head_stride + i % dim * 3];
-      if (pass == 0) {
-        *element = x[i];
-      } else {
-        ASSERT_TRUE(SameBits(gx[i], *element)) << i;
-        ASSERT_EQ(element[1], 7.0f);
-      }
-    }
-    if (pass == 0) {
-      ASSERT_TRUE(ApplyRope(spec, cos.data(), sin.data(), view).ok());
-    }
-  }
-}
-
-TEST(ApplyRope, CanonicalBitsInBothStylesAndAnyStrides) {
-  OnEveryTarget([](bool has_fma) {
-    for (const int64_t rotary_dim : {2, 4, 6, 8, 14, 16, 18, 30, 32, 34, 64, 66, 128}) {
-      SCOPED_TRACE(rotary_dim);
-      CheckRope(Spec(rotary_dim, RopeStyle::kAdjacent), has_fma);
-      CheckRope(Spec(rotary_dim, RopeStyle::kHalfSplit), has_fma);
-    }
-  });
-}
-
-// Head of 4, base 1e4, position 1: the first pair turns by 1, the second by 0.01.
-TEST(ApplyRope, StylesPairWhatTheyShould) {
-  const int64_t position = 1;
-  float cos[2], sin[2];
-  const RopeSpec adjacent = Spec(4, RopeStyle::kAdjacent), half = Spec(4, RopeStyle::kHalfSplit);
-  ASSERT_TRUE(RopeAngles(adjacent, &position, 1, cos, sin).ok());
-  const auto expect = [&](const RopeSpec& spec, std::vector<float> x, const std::vector<float>& expected) {
-    ASSERT_TRUE(ApplyRope(spec, cos, sin, TokensHeadsDim(x.data(), 1, 1, static_cast<int64_t>(x.size()))).ok());
-    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-6) << i;
-  };
-  expect(adjacent, {1, 0, 0, 0}, {0.540302f, 0.841471f, 0, 0});
-  expect(half, {1, 0, 0, 0}, {0.540302f, 0, 0.841471f, 0});
-  expect(adjacent, {0, 1, 0, 0}, {-0.841471f, 0.540302f, 0, 0});
-  expect(half, {0, 1, 0, 0}, {0, 0.99995f, 0, 0.00999983f});
-  // Two of four features rotate, the others stay.
-  const RopeSpec partial = Spec(2, RopeStyle::kHalfSplit);
-  ASSERT_TRUE(RopeAngles(partial, &position, 1, cos, sin).ok());
-  expect(partial, {1, 0, 5, 6}, {0.540302f, 0.841471f, 5, 6});
-}
-
-TEST(ApplyRope, Errors) {
-  float x[32] = {}, cos[4] = {}, sin[4] = {};
-  const RopeSpec spec = Spec(8, RopeStyle::kAdjacent);
-  const auto expect = [&](const RopeSpec& s, const float* c, const TensorView& view, const char* part) {
-    const Status status = ApplyRope(s, c, sin, view);
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << part;
-    EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status.message();
-  };
-  expect(spec, cos, TokensHeadsDim(x, 1, 1, 6), "6 features, fewer than rotary_dim 8");
-  expect(spec, nullptr, TokensHeadsDim(x, 1, 1, 8), "null");
-  expect(spec, cos, TokensHeadsDim(static_cast<float*>(nullptr), 1, 1, 8), "null");
-  TensorView view = TokensHeadsDim(x, 1, 1, 8);
-  view.dtype = DType::kF16;
-  expect(spec, cos, view, "f16");
-  view = TokensHeadsDim(x, 1, 1, 8);
-  view.num_batch = 2;
-  view.batch_stride = 8;
-  expect(spec, cos, view, "batch of 2");
-  view = TokensHeadsDim(x, 2, 1, 8);
-  view.token_stride = 4;  // tokens overlap
-  expect(spec, cos, view, "x");
-  expect(Spec(7, RopeStyle::kAdjacent), cos, TokensHeadsDim(x, 1, 1, 8), "rotary_dim is 7");
-  EXPECT_TRUE(ApplyRope(spec, cos, sin, TokensHeadsDim(x, 0, 1, 8)).ok());
-  EXPECT_TRUE(ApplyRope(Spec(0, RopeStyle::kAdjacent), nullptr, nullptr, TokensHeadsDim(x, 1, 1, 8)).ok());
-}
-
 // What every operator gives for one row.
 std::vector<float> AllOperators(const std::vector<float>& x, const std::vector<float>& weight) {
   const int64_t n = static_cast<int64_t>(x.size());
@@ -333,14 +203,23 @@ std::vector<float> AllOperators(const std::vector<float>& x, const std::vector<f
   AddTo(x.data(), n, 1, n, y.data(), n);
   keep();
   results.push_back(LogSumExp(x.data(), n));
-  const RopeSpec spec = Spec(n, RopeStyle::kHalfSplit);
+  RopeSpec spec;
+  spec.rotary_dim = n;
+  spec.style = RopeStyle::kHalfSplit;
+  spec.scaling = RopeScaling::kDynamicNtk;
+  spec.factor = 1.7;
+  spec = ResolveRope(spec, 123458).value();
+  spec.attention_factor = YarnMscale(7.0, 0.9) / LongRopeMscale(3.0, 4096.0);
   const int64_t position = 123457;
   std::vector<float> cos(n / 2), sin(n / 2);
   EXPECT_TRUE(RopeAngles(spec, &position, 1, cos.data(), sin.data()).ok());
+  EXPECT_TRUE(RmsNormHeads(weight.data(), 1e-5f, TokensHeadsDim(y.data(), 1, 1, n)).ok());
   EXPECT_TRUE(ApplyRope(spec, cos.data(), sin.data(), TokensHeadsDim(y.data(), 1, 1, n)).ok());
   keep();
   results.insert(results.end(), cos.begin(), cos.end());
   results.insert(results.end(), sin.begin(), sin.end());
+  EXPECT_TRUE(AlibiSlopes(n, y).ok());
+  keep();
   return results;
 }
 

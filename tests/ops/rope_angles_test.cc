@@ -2,28 +2,62 @@
 // a batch.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "headlane/ops.h"
 #include "ops/double_double.h"
+#include "ops/helpers.h"
 #include "ops/rope_frequencies.h"
-#include "ops/sin_cos.h"
 
 namespace headlane {
 namespace {
 
 using internal::DoubleDouble;
 
-uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
-
 // The specs of rope_vectors.inc, in the order and with the numbers of generate_rope_vectors.py.
-enum SpecId { kPlain2, kPlain64, kPlain128, kPlain80, kLinear, kLlama3, kDivisors, kNumSpecs };
+enum SpecId {
+  kPlain2,
+  kPlain64,
+  kPlain128,
+  kPlain80,
+  kLinear,
+  kLlama3,
+  kDivisors,
+  kNtk,
+  kNtk2,
+  kDynamicNtk,
+  kDynamicNtkShort,
+  kYarn,
+  kYarnNotTruncated,
+  kYarnBetas,
+  kYarnAllSlow,
+  kYarnAllFast,
+  kLongRope,
+  kNumSpecs,
+};
+
+RopeSpec MakeYarn(double factor, double original_context, int64_t rotary_dim = 64, double base = 10000.0) {
+  RopeSpec spec;
+  spec.rotary_dim = rotary_dim;
+  spec.base = base;
+  spec.scaling = RopeScaling::kYarn;
+  spec.factor = factor;
+  spec.original_context = original_context;
+  return spec;
+}
+
+RopeSpec MakeDynamicNtk(int64_t context_length) {
+  RopeSpec spec;
+  spec.rotary_dim = 64;
+  spec.scaling = RopeScaling::kDynamicNtk;
+  spec.factor = 3.0;
+  spec.original_context = 4096.0;
+  return ResolveRope(spec, context_length).value();
+}
 
 RopeSpec MakeSpec(SpecId id, std::vector<float>* divisors) {
   RopeSpec spec;
@@ -49,6 +83,35 @@ RopeSpec MakeSpec(SpecId id, std::vector<float>* divisors) {
       spec.scaling = RopeScaling::kLlama3;
       spec.factor = 32.0;
       break;
+    case kNtk:
+    case kNtk2:
+      spec.rotary_dim = id == kNtk ? 128 : 2;
+      spec.scaling = RopeScaling::kNtk;
+      spec.factor = 4.0;
+      break;
+    case kDynamicNtk:
+      return MakeDynamicNtk(10001);
+    case kDynamicNtkShort:
+      return MakeDynamicNtk(4096);
+    case kYarn:
+      return MakeYarn(4.0, 32768.0, 128, 1e6);
+    case kYarnNotTruncated:
+      spec = MakeYarn(32.0, 4096.0, 64, 150000.0);
+      spec.yarn_truncate = false;
+      break;
+    case kYarnBetas:
+      spec = MakeYarn(8.0, 2048.0);
+      spec.beta_fast = 16.0;
+      spec.beta_slow = 2.0;
+      spec.attention_factor = 0.75;
+      break;
+    case kYarnAllSlow:
+      return MakeYarn(4.0, 4.0);
+    case kYarnAllFast:
+      return MakeYarn(4.0, 1e30);
+    case kLongRope:
+      spec.attention_factor = LongRopeMscale(32.0, 4096.0);
+      [[fallthrough]];
     case kDivisors:
       for (int pair = 0; pair < 32; ++pair) divisors->push_back(1.0f + static_cast<float>(pair) * 0.625f);
       spec.frequency_divisors = divisors->data();
@@ -79,6 +142,23 @@ TEST(RopeAngles, EveryVectorIsCorrectlyRounded) {
     ASSERT_TRUE(RopeAngles(spec, &v.position, 1, cos.data(), sin.data()).ok());
     EXPECT_EQ(Bits(cos[v.pair]), v.cos_bits) << "spec " << v.spec << " pair " << v.pair << " position " << v.position;
     EXPECT_EQ(Bits(sin[v.pair]), v.sin_bits) << "spec " << v.spec << " pair " << v.pair << " position " << v.position;
+  }
+}
+
+TEST(RopeAngles, CountedPositionsAreListedPositions) {
+  for (int id = 0; id < kNumSpecs; ++id) {
+    std::vector<float> divisors;
+    const RopeSpec spec = MakeSpec(static_cast<SpecId>(id), &divisors);
+    const int64_t num_pairs = spec.rotary_dim / 2;
+    for (const int64_t first : {int64_t{0}, int64_t{-3}, int64_t{131071}, (int64_t{1} << 24) - 2}) {
+      constexpr int64_t kN = 5;
+      const int64_t positions[kN] = {first, first + 1, first + 2, first + 3, first + 4};
+      std::vector<float> cos(kN * num_pairs), sin(kN * num_pairs), counted_cos(cos), counted_sin(sin);
+      ASSERT_TRUE(RopeAngles(spec, positions, kN, cos.data(), sin.data()).ok());
+      ASSERT_TRUE(RopeAnglesFrom(spec, first, kN, counted_cos.data(), counted_sin.data()).ok());
+      EXPECT_EQ(cos, counted_cos) << id;
+      EXPECT_EQ(sin, counted_sin) << id;
+    }
   }
 }
 
@@ -131,6 +211,7 @@ TEST(RopeAngles, NothingToDo) {
   EXPECT_TRUE(RopeAngles(spec, &position, 1, nullptr, nullptr).ok());
   spec.rotary_dim = 8;
   EXPECT_TRUE(RopeAngles(spec, nullptr, 0, nullptr, nullptr).ok());
+  EXPECT_TRUE(RopeAnglesFrom(spec, 5, 0, nullptr, nullptr).ok());
 }
 
 void ExpectError(StatusCode code, const char* part, const RopeSpec& spec, int64_t position = 1) {
@@ -185,90 +266,17 @@ TEST(RopeAngles, Errors) {
   EXPECT_EQ(RopeAngles(good, &position, -1, cos, sin).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(RopeAngles(good, nullptr, 1, cos, sin).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(RopeAngles(good, &position, 1, nullptr, sin).code(), StatusCode::kInvalidArgument);
-}
-
-struct SinCosVector {
-  double hi;
-  double lo;
-  uint32_t cos_bits;
-  uint32_t sin_bits;
-};
-constexpr SinCosVector kSinCosVectors[] = {
-#include "ops/sin_cos_vectors.inc"
-};
-
-TEST(SinCos, NextToTheMiddleOfTwoFloats) {
-  for (const SinCosVector& v : kSinCosVectors) {
-    for (const double sign : {1.0, -1.0}) {
-      const DoubleDouble angle = {sign * v.hi, sign * v.lo};
-      float sin = 0.0f, cos = 0.0f;
-      internal::SinCos(angle, &sin, &cos);
-      EXPECT_EQ(Bits(cos), v.cos_bits) << v.hi;
-      EXPECT_EQ(Bits(static_cast<float>(sign) * sin), v.sin_bits) << v.hi;
-    }
-  }
-}
-
-TEST(SinCos, QuickAndExactWaysAgree) {
-  std::mt19937_64 random(1);
-  std::uniform_real_distribution<double> exponent(-40.0, 30.0), unit(-1.0, 1.0);
-  for (int i = 0; i < 200000; ++i) {
-    double value = unit(random) * std::exp2(exponent(random));
-    // Every other angle next to a multiple of pi / 4, where one of the two is small or the quadrant is about to change.
-    if (i % 2 == 0) value = std::nearbyint(value) * 0.78539816339744831 * (1.0 + unit(random) * 1e-12);
-    const DoubleDouble angle = Add(DoubleDouble{value, 0.0}, value * unit(random) * 1e-17);
-    float sin = 0.0f, cos = 0.0f, exact_sin = 0.0f, exact_cos = 0.0f;
-    internal::SinCos(angle, &sin, &cos);
-    internal::SinCosExact(angle, &exact_sin, &exact_cos);
-    ASSERT_EQ(Bits(sin), Bits(exact_sin)) << angle.hi;
-    ASSERT_EQ(Bits(cos), Bits(exact_cos)) << angle.hi;
-    ASSERT_NEAR(sin, std::sin(angle.hi), 1e-7) << angle.hi;
-    ASSERT_NEAR(cos, std::cos(angle.hi), 1e-7) << angle.hi;
-  }
-}
-
-TEST(DoubleDouble, TransformsAreExact) {
-  std::mt19937_64 random(2);
-  std::uniform_real_distribution<double> unit(-1.0, 1.0);
-  for (int i = 0; i < 100000; ++i) {
-    const double a = unit(random), b = unit(random) * std::exp2(i % 80 - 40);
-    const DoubleDouble product = internal::TwoProduct(a, b);
-    EXPECT_EQ(product.hi, a * b);
-    EXPECT_EQ(product.lo, std::fma(a, b, -product.hi));
-    const DoubleDouble sum = internal::TwoSum(a, b), swapped = internal::TwoSum(b, a);
-    EXPECT_EQ(sum.hi, a + b);
-    EXPECT_EQ(sum.lo, swapped.lo);
-    EXPECT_EQ(sum.hi - (std::fabs(a) > std::fabs(b) ? a : b), (std::fabs(a) > std::fabs(b) ? b : a) - sum.lo);
-  }
-}
-
-TEST(DoubleDouble, PowersAndLogarithmsInvertEachOther) {
-  for (const double x : {1.0, 2.0, 0.5, 1024.0}) {
-    const DoubleDouble log = internal::Log2(x);
-    EXPECT_EQ(log.hi, std::log2(x));
-    EXPECT_EQ(log.lo, 0.0);
-  }
-  for (const double x : {1e-100, 0.7, 0.999999, 1.0000001, 1.4999, 1.5, 1.5001, 3.0, 1e4, 5e5, 1e7, 1e100}) {
-    const DoubleDouble log = internal::Log2(x);
-    EXPECT_NEAR(log.hi, std::log2(x), 1e-13 * (1.0 + std::fabs(log.hi)));
-    const DoubleDouble back = internal::Exp2(log);
-    EXPECT_EQ(back.hi, x);
-    // log2 is good to 2^-101 of itself, and that error grows by ln 2 times |log|.
-    EXPECT_LT(std::fabs(back.lo), x * 0x1p-100 * (1.0 + std::fabs(log.hi))) << x;
-  }
-}
-
-TEST(DoubleDouble, RoundsToFloatOnce) {
-  const double tie = 1.0 + 0x1p-24;
-  EXPECT_EQ(internal::RoundToFloat({tie, 0.0}), 1.0f);
-  EXPECT_EQ(internal::RoundToFloat({tie, 0x1p-80}), 1.0f + 0x1p-23f);
-  EXPECT_EQ(internal::RoundToFloat({tie, -0x1p-80}), 1.0f);
-  EXPECT_EQ(internal::RoundToFloat({-tie, -0x1p-80}), -1.0f - 0x1p-23f);
-  EXPECT_EQ(internal::RoundToFloat({-tie, 0x1p-80}), -1.0f);
-  const double odd_tie = 1.0 + 3 * 0x1p-24;
-  EXPECT_EQ(internal::RoundToFloat({odd_tie, 0.0}), 1.0f + 0x1p-22f);
-  EXPECT_EQ(internal::RoundToFloat({odd_tie, -0x1p-80}), 1.0f + 0x1p-23f);
-  EXPECT_EQ(internal::RoundToFloat({0.0, 0.0}), 0.0f);
+  EXPECT_EQ(RopeAnglesFrom(good, 0, -1, cos, sin).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(RopeAnglesFrom(good, 0, 1, cos, nullptr).code(), StatusCode::kInvalidArgument);
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max(), kLast = int64_t{1} << 53;
+  EXPECT_EQ(RopeAnglesFrom(good, kMax, 1, cos, sin).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(RopeAnglesFrom(good, -kMax - 1, 1, cos, sin).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(RopeAnglesFrom(good, 0, kMax, cos, sin).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(RopeAnglesFrom(good, kLast, 2, cos, sin).code(), StatusCode::kOutOfRange);
+  spec = good;
+  spec.scaling = RopeScaling::kLinear;
+  spec.factor = 1e10;
+  EXPECT_TRUE(RopeAnglesFrom(spec, kLast, 1, cos, sin).ok());
 }
 
 TEST(RopeFrequencies, AreConsistentBetweenFreshPowersAndProducts) {
