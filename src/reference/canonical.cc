@@ -5,7 +5,8 @@
 //  2. s = 0; s = fma(q'[d], k[d], s) for d ascending.
 //  3. softcap: s = cap * tanh(s / cap).
 //  4. s = s + bias; then ALiBi: s = fma(slope, float(position of the key - position of the row), s).
-//  5. Hidden keys are out, whatever s is; a computed -inf counts as hidden. +inf or NaN makes the row NaN, which it
+//  5. Hidden keys, those with a bias of -inf among them, are out, whatever s is; a computed -inf counts as hidden. +inf
+//  or NaN makes the row NaN, which it
 //     does by itself.
 //  6. Blocks of 128 keys by order, at absolute multiples.
 //       m' = the largest of m and the visible scores, by comparison: NaN is passed over and comes in by its weight

@@ -1,5 +1,7 @@
 #include "reference/problem.h"
 
+#include <limits>
+
 namespace headlane::reference {
 namespace {
 
@@ -73,7 +75,7 @@ bool Visible(const Problem& p, int64_t head, int64_t row, int64_t key) {
 
   if (p.mask != nullptr && p.mask[head * p.mask_head_stride + row * p.mask_row_stride + KeyColumn(p, key)] == 0)
     return false;
-  return true;
+  return Bias(p, head, row, key) != -std::numeric_limits<float>::infinity();
 }
 
 }  // namespace headlane::reference

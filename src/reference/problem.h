@@ -51,7 +51,7 @@ struct Problem {
   const float* alibi_slopes = nullptr;  // optional [num_q_heads]
   const float* sinks = nullptr;         // optional [num_q_heads]: a logit that takes weight and gives nothing
 
-  // Visibility: all conditions must hold. See Visible().
+  // Visibility: all conditions must hold. A bias of -inf hides, too: whatever the key holds, NaN included.
   Causal causal = Causal::kBottomRight;
   std::optional<int64_t> q_pos;    // position of row 0; else what `causal` says
   int64_t window = -1;             // left: no key at or before own - window; 0 hides every key; negative: no limit
