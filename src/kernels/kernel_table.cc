@@ -30,7 +30,7 @@ struct Registry {
 };
 
 KernelTable MakeTable(int64_t target) {
-  return {hwy::TargetName(target), {KvF32(target), {}, {}}, nullptr,
+  return {hwy::TargetName(target), {KvF32(target), KvF16(target), KvBF16(target)}, nullptr,
           Softmax(target),         Elementwise(target),     LinearF32(target)};
 }
 

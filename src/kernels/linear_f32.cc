@@ -15,6 +15,8 @@ namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
 struct LinearIO {
+  using Tile = F32Tile;
+  static constexpr bool kEvenLength = true;
   const LinearArgs& args;
   int64_t row0, col, per_tile, lanes;
 

@@ -19,13 +19,14 @@
 
 #include "hwy/highway.h"
 #include "kernels/kernel_api.h"
+#include "kernels/tile_codec-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace headlane::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A tile's 16 lanes are one or more of these vectors.
+// A tile's 16 lanes are one or more of these vectors in f32.
 using DF = hn::CappedTag<float, kTileKeys>;
 using VF = hn::Vec<DF>;
 
@@ -100,14 +101,18 @@ inline constexpr int64_t kPrefetchBytes = 1024;
 #define HEADLANE_COLS_(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3) M(r, 4) M(r, 5) M(r, 6) M(r, 7)
 
 // `io` says where operands are and what to do with the result:
+//   Tile                           the tile codec of b
+//   kEvenLength                    k_len is a multiple of Tile::kSteps
 //   const float* A(r, segment)     row r of a: k_len floats
-//   const float* B(c, segment)     column c of b: k-th vector at + k * 16, aligned
+//   const T* B(c, segment)         column c of b: line i at + i * Tile::kLine, aligned
 //   VF Load(d, r, c)               first value of an accumulator
 //   void Store(d, r, c, VF)        last value of it
 // Segments continue the chain with other addresses (the tiles of a block, for the weighted sum).
 template <int kRows, int kCols, bool kPrefetch, class IO>
 HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
   static_assert(1 <= kRows && kRows <= kMaxRows && 1 <= kCols && kCols <= 8);
+  using Tile = typename IO::Tile;
+  using T = typename Tile::T;
   const DF d;
 #define HEADLANE_DECLARE_(r, c)                \
   [[maybe_unused]] VF acc##r##c = hn::Zero(d); \
@@ -118,53 +123,76 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
   for (int64_t segment = 0; segment < num_segments; ++segment) {
 #define HEADLANE_A_(r) [[maybe_unused]] const float* HWY_RESTRICT a##r = r < kRows ? io.A(r, segment) : nullptr;
     HEADLANE_ROWS_(HEADLANE_A_)
-#define HEADLANE_B_(r, c) [[maybe_unused]] const float* HWY_RESTRICT b##c = c < kCols ? io.B(c, segment) : nullptr;
+#define HEADLANE_B_(r, c) [[maybe_unused]] const T* HWY_RESTRICT b##c = c < kCols ? io.B(c, segment) : nullptr;
     HEADLANE_COLS_(HEADLANE_B_, 0)
-    for (int64_t k = 0; k < k_len; ++k) {
+    // One link of every chain: step kStep of the line at offset `line`.
+#define HEADLANE_STEP_(kStep, k)                               \
+  if constexpr (kRows >= kCols) {                              \
+    /* All of b in registers, a broadcast row by row. */       \
+    HEADLANE_COLS_(HEADLANE_LOAD_B_, kStep)                    \
+    HEADLANE_FMA_ROW_(0, k)                                    \
+    HEADLANE_FMA_ROW_(1, k)                                    \
+    HEADLANE_FMA_ROW_(2, k)                                    \
+    HEADLANE_FMA_ROW_(3, k)                                    \
+    HEADLANE_FMA_ROW_(4, k)                                    \
+    HEADLANE_FMA_ROW_(5, k)                                    \
+  } else {                                                     \
+    /* All of a in registers, b loaded column by column. */    \
+    HEADLANE_LOAD_A_(0, k)                                     \
+    HEADLANE_LOAD_A_(1, k)                                     \
+    HEADLANE_LOAD_A_(2, k)                                     \
+    HEADLANE_LOAD_A_(3, k)                                     \
+    HEADLANE_LOAD_A_(4, k)                                     \
+    HEADLANE_LOAD_A_(5, k)                                     \
+    HEADLANE_COLS_(HEADLANE_FMA_COL_, kStep)                   \
+  }
+    int64_t k = 0, line = 0;
+    for (; k + Tile::kSteps <= k_len; k += Tile::kSteps, line += Tile::kLine) {
       if constexpr (kPrefetch) {
 #define HEADLANE_PREFETCH_(r, c)                                                                    \
   if constexpr (c < kCols && c % kColsPerTile == 0) {                                               \
-    __builtin_prefetch(reinterpret_cast<const char*>(b##c + k * kTileKeys) + kPrefetchBytes, 0, 3); \
+    __builtin_prefetch(reinterpret_cast<const char*>(b##c + line) + kPrefetchBytes, 0, 3); \
   }
         HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)
       }
-      if constexpr (kRows >= kCols) {
-        // All of b in registers, a broadcast row by row.
-#define HEADLANE_LOAD_B_(r, c)                 \
-  [[maybe_unused]] VF bv##c = hn::Zero(d);     \
-  if constexpr (c < kCols) {                   \
-    bv##c = hn::Load(d, b##c + k * kTileKeys); \
-    KeepInRegister(bv##c);                     \
+#define HEADLANE_LOAD_B_(kStep, c)                       \
+  [[maybe_unused]] VF bv##c = hn::Zero(d);               \
+  if constexpr (c < kCols) {                             \
+    bv##c = Tile::template Load<kStep>(d, b##c + line);  \
+    KeepInRegister(bv##c);                               \
   }
-        HEADLANE_COLS_(HEADLANE_LOAD_B_, 0)
 #define HEADLANE_FMA_(r, c) \
   if constexpr (c < kCols) acc##r##c = hn::MulAdd(av, bv##c, acc##r##c);
-#define HEADLANE_FMA_ROW_(r)           \
+#define HEADLANE_FMA_ROW_(r, k)        \
   if constexpr (r < kRows) {           \
     const VF av = hn::Set(d, a##r[k]); \
     HEADLANE_COLS_(HEADLANE_FMA_, r)   \
   }
-        HEADLANE_ROWS_(HEADLANE_FMA_ROW_)
-      } else {
-        // All of a in registers, b loaded column by column.
-#define HEADLANE_LOAD_A_(r)                \
+#define HEADLANE_LOAD_A_(r, k)             \
   [[maybe_unused]] VF av##r = hn::Zero(d); \
   if constexpr (r < kRows) av##r = hn::Set(d, a##r[k]);
-        HEADLANE_ROWS_(HEADLANE_LOAD_A_)
 #define HEADLANE_FMA_BY_COL_(c, r) \
   if constexpr (r < kRows) acc##r##c = hn::MulAdd(av##r, bv, acc##r##c);
-#define HEADLANE_FMA_COL_(unused, c)           \
-  if constexpr (c < kCols) {                   \
-    VF bv = hn::Load(d, b##c + k * kTileKeys); \
-    KeepInRegister(bv);                        \
-    HEADLANE_FMA_BY_COL_(c, 0)                 \
-    HEADLANE_FMA_BY_COL_(c, 1)                 \
-    HEADLANE_FMA_BY_COL_(c, 2)                 \
-    HEADLANE_FMA_BY_COL_(c, 3)                 \
-    HEADLANE_FMA_BY_COL_(c, 4)                 \
-    HEADLANE_FMA_BY_COL_(c, 5)                 \
+#define HEADLANE_FMA_COL_(kStep, c)                         \
+  if constexpr (c < kCols) {                                \
+    VF bv = Tile::template Load<kStep>(d, b##c + line);     \
+    KeepInRegister(bv);                                     \
+    HEADLANE_FMA_BY_COL_(c, 0)                              \
+    HEADLANE_FMA_BY_COL_(c, 1)                              \
+    HEADLANE_FMA_BY_COL_(c, 2)                              \
+    HEADLANE_FMA_BY_COL_(c, 3)                              \
+    HEADLANE_FMA_BY_COL_(c, 4)                              \
+    HEADLANE_FMA_BY_COL_(c, 5)                              \
   }
-        HEADLANE_COLS_(HEADLANE_FMA_COL_, 0)
+      HEADLANE_STEP_(0, k)
+      if constexpr (Tile::kSteps == 2) {
+        HEADLANE_STEP_(1, k + 1)
+      }
+    }
+    // The last feature alone: a link with a 0 from the padding could change the sign of a zero, or make a NaN.
+    if constexpr (Tile::kSteps == 2 && !IO::kEvenLength) {
+      if (k < k_len) {
+        HEADLANE_STEP_(0, k)
       }
     }
   }
@@ -178,6 +206,7 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t k_len) {
 #undef HEADLANE_A_
 #undef HEADLANE_B_
 #undef HEADLANE_PREFETCH_
+#undef HEADLANE_STEP_
 #undef HEADLANE_LOAD_B_
 #undef HEADLANE_FMA_
 #undef HEADLANE_FMA_ROW_

@@ -1,0 +1,193 @@
+// Scores and weighted sums over tiles of any element type: the micro-kernel's operands, and which of its forms is used.
+//
+// Separate from kv_f32.cc and its siblings so that each of them is one element type and nothing else.
+#if defined(HEADLANE_SRC_KERNELS_KV_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADLANE_SRC_KERNELS_KV_KERNELS_INL_H_
+#undef HEADLANE_SRC_KERNELS_KV_KERNELS_INL_H_
+#else
+#define HEADLANE_SRC_KERNELS_KV_KERNELS_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "kernels/kernel_api.h"
+#include "kernels/micro_kernel-inl.h"
+#include "kernels/pack_tile-inl.h"
+#include "kernels/tile_codec-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headlane::internal {
+namespace HWY_NAMESPACE {
+
+// Where a lane of a stripe begins in a V tile.
+template <class Tile>
+HWY_INLINE int64_t StripeOffset(int64_t feature) {
+  return feature / kTileKeys * (kTileKeys * kTileKeys) + Tile::Column(feature % kTileKeys);
+}
+
+// How tiles are read.
+enum class Access {
+  kCached,    // blocks of columns for the registers: the tiles are in a cache
+  kAhead,     // the same, prefetching: many rows, whose arithmetic leaves time for memory
+  kTilewise,  // one tile after the other in order of address, prefetching: few rows, which wait for memory. Several
+              // streams at once read slower than one.
+};
+inline constexpr int64_t kMaxTilewiseRows = 8;
+
+constexpr Access WithoutPrefetching(Access access) { return access == Access::kAhead ? Access::kCached : access; }
+
+template <class TileType>
+struct QkIO {
+  using Tile = TileType;
+  using T = typename Tile::T;
+  static constexpr bool kEvenLength = false;
+  const QkArgs& args;
+  int64_t row0, col, per_tile, lanes;
+
+  HWY_INLINE const float* A(int r, int64_t) const { return args.q + (row0 + r) * args.q_pitch; }
+  HWY_INLINE const T* B(int c, int64_t) const {
+    return static_cast<const T*>(args.k_tiles[(col + c) / per_tile]) + Tile::Column((col + c) % per_tile * lanes);
+  }
+  HWY_INLINE VF Load(DF d, int, int) const { return hn::Zero(d); }
+  HWY_INLINE void Store(DF d, int r, int c, VF v) const {
+    hn::Store(v, d, args.s + (row0 + r) * kBlockKeys + (col + c) * lanes);
+  }
+};
+
+template <class Tile, Access kAccess>
+struct MakeQkIO {
+  static constexpr bool kPrefetch = kAccess != Access::kCached;
+  static constexpr bool kOneTile = kAccess == Access::kTilewise;
+  const QkArgs& args;
+  int64_t per_tile, lanes;
+  HWY_INLINE QkIO<Tile> IO(int64_t row0, int64_t col) const { return {args, row0, col, per_tile, lanes}; }
+  HWY_INLINE MakeQkIO<Tile, WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, per_tile, lanes}; }
+};
+
+template <class Tile, Access kAccess>
+HWY_INLINE void QkBlock(const QkArgs& args) {
+  const int64_t per_tile = VectorsPerTile();
+  BlockedMultiply(args.rows, args.num_tiles * per_tile, 1, args.qk_dim,
+                  MakeQkIO<Tile, kAccess>{args, per_tile, kTileKeys / per_tile});
+}
+
+template <class Tile>
+void Qk(const QkArgs& args) noexcept {
+  if (!args.stream) return QkBlock<Tile, Access::kCached>(args);
+  if (args.rows > kMaxTilewiseRows) return QkBlock<Tile, Access::kAhead>(args);
+  QkBlock<Tile, Access::kTilewise>(args);
+}
+
+template <class TileType>
+struct PvIO {
+  using Tile = TileType;
+  using T = typename Tile::T;
+  static constexpr bool kEvenLength = true;
+  const PvArgs& args;
+  int64_t row0, col, lanes;
+
+  HWY_INLINE const float* A(int r, int64_t tile) const { return args.w + (row0 + r) * kBlockKeys + tile * kTileKeys; }
+  HWY_INLINE const T* B(int c, int64_t tile) const {
+    return static_cast<const T*>(args.v_tiles[tile]) + StripeOffset<Tile>((col + c) * lanes);
+  }
+  HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
+  HWY_INLINE VF Load(DF d, int r, int c) const {
+    if (args.c == nullptr) return hn::Zero(d);
+    return hn::Mul(hn::Load(d, O(r, c)), hn::Set(d, args.c[row0 + r]));
+  }
+  HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
+};
+
+template <class Tile, Access kAccess>
+struct MakePvIO {
+  static constexpr bool kPrefetch = kAccess != Access::kCached;
+  static constexpr bool kOneTile = kAccess == Access::kTilewise;
+  const PvArgs& args;
+  int64_t lanes;
+  HWY_INLINE PvIO<Tile> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
+  HWY_INLINE MakePvIO<Tile, WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, lanes}; }
+};
+
+template <class Tile, Access kAccess>
+HWY_INLINE void PvBlock(const PvArgs& args) {
+  const int64_t per_tile = VectorsPerTile();
+  BlockedMultiply(args.rows, args.num_stripes * per_tile, args.num_tiles, kTileKeys,
+                  MakePvIO<Tile, kAccess>{args, kTileKeys / per_tile});
+}
+
+// Leaves out the keys that do not count, one row at a time: for tiles that hold values that are not finite, where
+// weight 0 times value would not be 0. Rare, so it is plain.
+template <class Tile>
+void PvSelected(const PvArgs& args) {
+  using T = typename Tile::T;
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t r = 0; r < args.rows; ++r) {
+    for (int64_t feature = 0; feature < args.num_stripes * kTileKeys; feature += lanes) {
+      float* o = args.o + r * args.o_pitch + feature;
+      VF acc = hn::Zero(d);
+      if (args.c != nullptr) acc = hn::Mul(hn::Load(d, o), hn::Set(d, args.c[r]));
+      for (int64_t t = 0; t < args.num_tiles; ++t) {
+        const T* v = static_cast<const T*>(args.v_tiles[t]) + StripeOffset<Tile>(feature);
+        const float* w = args.w + r * kBlockKeys + t * kTileKeys;
+        const uint32_t live = args.live[r * kTilesPerBlock + t];
+        for (int64_t key = 0; key < kTileKeys; key += Tile::kSteps, v += Tile::kLine) {
+          if ((live >> key & 1) != 0) acc = hn::MulAdd(hn::Set(d, w[key]), Tile::template Load<0>(d, v), acc);
+          if constexpr (Tile::kSteps == 2) {
+            if ((live >> key & 2) != 0) acc = hn::MulAdd(hn::Set(d, w[key + 1]), Tile::template Load<1>(d, v), acc);
+          }
+        }
+      }
+      hn::Store(acc, d, o);
+    }
+  }
+}
+
+alignas(64) inline constexpr float kOnes[kMaxTilewiseRows] = {1, 1, 1, 1, 1, 1, 1, 1};
+
+template <class Tile>
+void Pv(const PvArgs& args) noexcept {
+  if (args.live != nullptr) return PvSelected<Tile>(args);
+  if (!args.stream) return PvBlock<Tile, Access::kCached>(args);
+  if (args.rows > kMaxTilewiseRows) return PvBlock<Tile, Access::kAhead>(args);
+  // Tile by tile, in order of address: o is loaded and stored for each, which is less than waiting for memory.
+  PvArgs tile = args;
+  tile.num_tiles = 1;
+  for (int64_t t = 0; t < args.num_tiles; ++t) {
+    tile.w = args.w + t * kTileKeys;
+    tile.v_tiles = args.v_tiles + t;
+    if (t > 0) tile.c = kOnes;
+    PvBlock<Tile, Access::kTilewise>(tile);
+  }
+}
+
+// A tile's lines widened one after the other: f32's lines are its steps.
+template <class Tile>
+HWY_INLINE void WidenLines(const void* from, int64_t num_steps, float* HWY_RESTRICT out) {
+  const DF d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const typename Tile::T* HWY_RESTRICT line = static_cast<const typename Tile::T*>(from);
+  for (int64_t i = 0; i < num_steps; i += 2, line += Tile::kLine, out += 2 * kTileKeys) {
+    for (int64_t lane = 0; lane < kTileKeys; lane += lanes) {
+      hn::Store(Tile::template Load<0>(d, line + Tile::Column(lane)), d, out + lane);
+      if (i + 1 < num_steps) {
+        hn::Store(Tile::template Load<1>(d, line + Tile::Column(lane)), d, out + kTileKeys + lane);
+      }
+    }
+  }
+}
+
+template <class Tile>
+void WidenK(const WidenTileArgs& args) noexcept {
+  WidenLines<Tile>(args.tile, args.dim, args.out);
+}
+
+template <class Tile>
+void WidenV(const WidenTileArgs& args) noexcept {
+  WidenLines<Tile>(args.tile, RoundUp(args.dim, kTileKeys), args.out);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headlane::internal
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADLANE_SRC_KERNELS_KV_KERNELS_INL_H_

@@ -1,0 +1,143 @@
+// Tiles of one element type as operands in registers: how a vector of them is loaded, and how it is stored.
+//
+// Separate from element-inl.h, which knows rows of plain arrays: tiles interleave. Used by the micro-kernel (loading),
+// by packing (storing) and by widening.
+//
+// A *line* of a tile is 64 bytes at 16 lanes: one step of the micro-kernel's loop in f32, two in 16 bits. T is the
+// stored type; Column(lane) the offset of a lane in a line.
+#if defined(HEADLANE_SRC_KERNELS_TILE_CODEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADLANE_SRC_KERNELS_TILE_CODEC_INL_H_
+#undef HEADLANE_SRC_KERNELS_TILE_CODEC_INL_H_
+#else
+#define HEADLANE_SRC_KERNELS_TILE_CODEC_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "base/tile_layout.h"
+#include "hwy/highway.h"
+#include "kernels/element-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headlane::internal {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A vector of lanes as it is stored, in 32-bit lanes; `taint` gathers whether one of them was not finite.
+struct F32Tile {
+  using T = float;
+  using Element = F32Element;
+  static constexpr DType kDType = DType::kF32;
+  static constexpr int kSteps = 1;
+  static constexpr int64_t kLine = kTileKeys;
+  static constexpr int64_t kPack = 1;
+  static constexpr int64_t Column(int64_t lane) { return lane; }
+
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const T* line) {
+    static_assert(kStep == 0);
+    return hn::Load(d, line);
+  }
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Encode(D, hn::Vec<D> v) {
+    return v;
+  }
+  template <class D>
+  static HWY_INLINE void Store(D d, hn::Vec<D> encoded, T* p) {
+    hn::StoreU(encoded, d, p);
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> NoTaint(D d) {
+    return hn::Zero(d);
+  }
+  // 0 times what is not finite is NaN.
+  template <class D>
+  static HWY_INLINE hn::Vec<D> AddTaint(D d, hn::Vec<D> taint, hn::Vec<D> encoded) {
+    return hn::MulAdd(encoded, hn::Zero(d), taint);
+  }
+  template <class D>
+  static HWY_INLINE bool IsTainted(D d, hn::Vec<D> taint) {
+    return !hn::AllTrue(d, hn::Eq(taint, hn::Zero(d)));
+  }
+};
+
+// What f16 and bf16 have in common: encoded vectors are the stored bits in 32-bit lanes.
+template <class Element16, int32_t kExponent>
+struct Tile16Bit {
+  using T = uint16_t;
+  using Element = Element16;
+  static constexpr DType kDType = Element::kDType;
+  static constexpr int kSteps = 2;
+  static constexpr int64_t kLine = 2 * kTileKeys;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<hn::RebindToSigned<D>> Encode(D d, hn::Vec<D> v) {
+    return Element::Bits(d, v);
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<hn::RebindToSigned<D>> NoTaint(D) {
+    return hn::Zero(hn::RebindToSigned<D>());
+  }
+  template <class D, class DI = hn::RebindToSigned<D>>
+  static HWY_INLINE hn::Vec<DI> AddTaint(D, hn::Vec<DI> taint, hn::Vec<DI> encoded) {
+    const DI di;
+    const auto exponent = hn::Set(di, kExponent);
+    return hn::Or(taint, hn::VecFromMask(di, hn::Eq(hn::And(encoded, exponent), exponent)));
+  }
+  template <class D, class DI = hn::RebindToSigned<D>>
+  static HWY_INLINE bool IsTainted(D, hn::Vec<DI> taint) {
+    const DI di;
+    return !hn::AllTrue(di, hn::Eq(taint, hn::Zero(di)));
+  }
+};
+
+struct F16Tile : Tile16Bit<F16Element, 0x7C00> {
+  static constexpr int64_t kPack = 1;
+  static constexpr int64_t Column(int64_t lane) { return lane; }
+
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const T* line) {
+    return WidenF16(d, hn::Load(Lanes16Bit<D>(), line + kStep * kTileKeys));
+  }
+  template <class D>
+  static HWY_INLINE void Store(D, hn::Vec<hn::RebindToSigned<D>> encoded, T* p) {
+    const Lanes16Bit<D> d16;
+    hn::StoreU(hn::DemoteTo(d16, encoded), d16, p);
+  }
+};
+
+struct BF16Tile : Tile16Bit<BF16Element, 0x7F80> {
+  static constexpr int64_t kPack = 2;
+  static constexpr int64_t Column(int64_t lane) { return 2 * lane; }
+
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const T* line) {
+    const hn::RebindToUnsigned<D> du;
+    const auto pairs = hn::Load(du, reinterpret_cast<const uint32_t*>(line));
+    if constexpr (kStep == 0) return hn::BitCast(d, hn::ShiftLeft<16>(pairs));
+    return hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000u)));
+  }
+  // Both of a pair; p is where the first one stands.
+  template <class D, class DI = hn::RebindToSigned<D>>
+  static HWY_INLINE void StorePair(D, hn::Vec<DI> first, hn::Vec<DI> second, T* p) {
+    const DI di;
+    hn::StoreU(hn::Or(first, hn::ShiftLeft<16>(second)), di, reinterpret_cast<int32_t*>(p));
+  }
+  // One of a pair: the other one keeps its bits.
+  template <class D, class DI = hn::RebindToSigned<D>>
+  static HWY_INLINE void StoreOne(D, hn::Vec<DI> encoded, bool is_second, T* p) {
+    const DI di;
+    int32_t* const pair = reinterpret_cast<int32_t*>(p);
+    const auto old = hn::LoadU(di, pair);
+    const auto low = hn::Set(di, 0xFFFF);
+    hn::StoreU(is_second ? hn::Or(hn::And(old, low), hn::ShiftLeft<16>(encoded)) : hn::Or(hn::AndNot(low, old), encoded),
+               di, pair);
+  }
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headlane::internal
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADLANE_SRC_KERNELS_TILE_CODEC_INL_H_
