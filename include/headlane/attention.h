@@ -86,7 +86,14 @@ struct PlanOptions {
   int64_t max_kv_len = 0;    // of one sequence
 };
 
-// What a plan decided, for people and for tests. Counts are of one run (one layer).
+// What a machine can do at best, with as many workers as a plan is made for; 0: not known.
+struct MachinePeaks {
+  double gflop_per_s = 0;  // a fused multiply-add is 2
+  double gb_per_s = 0;     // reading memory
+};
+
+// What a plan decided, for people and for tests. Counts are of one run (one layer). Boolean masks are not known to it:
+// they can only lower what is touched. Bytes of plain tensors are those of f32, whose element types come with the run.
 struct PlanSummary {
   const char* target = "";       // SIMD target of the kernels
   const char* kernel = "";       // "decode", "tile", "decode+tile" or "none"
@@ -97,8 +104,8 @@ struct PlanSummary {
   double kv_bytes = 0;           // keys and values that some row sees, counted once
   int64_t num_decode_items = 0;  // what RunCounters of one run will show
   int64_t num_tile_items = 0;
-  double touched_kv_bytes = 0;  // whole tiles, once per row block that visits them
-  double touched_flops = 0;     // whole tiles
+  double touched_kv_bytes = 0;   // whole tiles, once per row block that visits them
+  double touched_flops = 0;      // whole tiles
   size_t workspace_bytes = 0;
 };
 
@@ -119,11 +126,13 @@ class AttentionPlan {
 
   // Bytes that a Workspace for this plan has, constant for its life, Update included.
   size_t workspace_bytes() const noexcept;
+  // Counted when called, in time linear in the row blocks.
   PlanSummary summary() const noexcept;
 
   // The plan in words: kernels chosen and those that were not, with the reason; tiles, splits and items; the workspace
-  // slot by slot; bytes, FLOPs and the roofline they give. Errors: ResourceExhausted. Allocates.
-  Result<std::string> Explain() const noexcept;
+  // slot by slot; bytes, FLOPs and the roofline they give on a machine of these peaks. Errors: ResourceExhausted.
+  // Allocates.
+  Result<std::string> Explain(const MachinePeaks& peaks = {}) const noexcept;
 
   const internal::PlanImpl& impl() const noexcept { return *impl_; }
   explicit AttentionPlan(std::unique_ptr<internal::PlanImpl> impl) noexcept;

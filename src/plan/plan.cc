@@ -1,4 +1,5 @@
-// AttentionPlan and the PlanImpl behind it: capacities, the copy of the sequences, and the counts of the summary.
+// AttentionPlan and the PlanImpl behind it: capacities, and the copy of the sequences and their pages. What a plan says
+// of itself is in summary.cc and explain.cc: it is only computed when asked for.
 #include <algorithm>
 #include <new>
 #include <stdexcept>
@@ -8,8 +9,8 @@
 #include "base/checked_math.h"
 #include "base/fp_environment.h"
 #include "kv/kv_cache_impl.h"
-#include "mask/interval.h"
 #include "plan/plan_impl.h"
+#include "plan/summary.h"
 
 namespace headlane {
 namespace internal {
@@ -42,6 +43,7 @@ Result<std::unique_ptr<PlanImpl>> PlanImpl::Create(const AttentionSpec& spec, co
       plan->problem_.k_dtype = cache->spec().k_dtype;
       plan->problem_.v_dtype = cache->spec().v_dtype;
     }
+    plan->SetTileBytes(cache);
     // The limit is checked again with all fields; here it only keeps an absurd size from being allocated.
     plan->scratch_.resize(std::min(sequences.size(), static_cast<size_t>(kMaxBatchSequences)));
     BatchExtent extent;
@@ -68,6 +70,13 @@ Status PlanImpl::Update(const KVCache* cache, std::span<const SequenceSpec> sequ
       return MakeStatus(StatusCode::kInvalidArgument,
                         "the plan was made for pages of %lld tokens, but the cache's have %lld",
                         static_cast<LL>(cache_spec_.page_tokens), static_cast<LL>(cache->spec().page_tokens));
+    }
+    if (cache->spec().k_dtype != problem_.k_dtype ||
+        (cache->spec().v_dtype != problem_.v_dtype && !problem_.values_in_keys)) {
+      return MakeStatus(StatusCode::kInvalidArgument,
+                        "the plan was made for keys in %s and values in %s, but the cache's are %s and %s",
+                        DTypeName(problem_.k_dtype), DTypeName(problem_.v_dtype), DTypeName(cache->spec().k_dtype),
+                        DTypeName(cache->spec().v_dtype));
     }
   }
   // Before the fields: the scratch of their check has this size.
@@ -103,6 +112,13 @@ Status PlanImpl::CheckBatch(const KVCache* cache, std::span<const SequenceSpec> 
   return OkStatus();
 }
 
+void PlanImpl::SetTileBytes(const KVCache* cache) noexcept {
+  constexpr int64_t kFloat = sizeof(float);
+  const int64_t k = cache != nullptr ? cache->impl().layout().k_tile_bytes : kTileKeys * problem_.qk_dim * kFloat;
+  const int64_t v = cache != nullptr ? cache->impl().layout().v_tile_bytes : kTileKeys * problem_.v_dim * kFloat;
+  tile_bytes_ = k + (problem_.values_in_keys ? 0 : v);
+}
+
 Status PlanImpl::Reserve(const KVCache* cache, const BatchExtent& extent, const PlanOptions& options) {
   HEADLANE_DCHECK(options.num_workers >= 1);
   capacity_.num_sequences = std::max(extent.num_sequences, options.max_sequences);
@@ -117,26 +133,23 @@ Status PlanImpl::Reserve(const KVCache* cache, const BatchExtent& extent, const 
   }
   limits_ = MakeWorkLimits(problem_, std::min(options.num_workers, kMaxWorkers), capacity_.num_sequences,
                            capacity_.num_q_tokens, max_kv_len);
-  const WorkCapacity room = MakeWorkCapacity(problem_, limits_, capacity_.num_sequences, capacity_.num_q_tokens);
-  HEADLANE_RETURN_IF_ERROR(MakeWorkspaceLayout(problem_, limits_, room, &layout_));
+  room_ = MakeWorkCapacity(problem_, limits_, capacity_.num_sequences, capacity_.num_q_tokens);
+  HEADLANE_RETURN_IF_ERROR(MakeWorkspaceLayout(problem_, limits_, room_, &layout_));
 
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
   sequences_.reserve(size(capacity_.num_sequences));
   scratch_.resize(size(capacity_.num_sequences));
   page_begin_.reserve(size(capacity_.num_sequences));
   pages_.reserve(size(page_capacity_));
-  work_.blocks.reserve(size(room.num_blocks));
-  work_.items.reserve(size(room.num_items));
-  work_.counters.reserve(size(room.num_counters));
+  work_.blocks.reserve(size(room_.num_blocks));
+  work_.items.reserve(size(room_.num_items));
+  work_.counters.reserve(size(room_.num_counters));
   return OkStatus();
 }
 
 void PlanImpl::Fill(const KVCache* cache, std::span<const SequenceSpec> sequences) {
   sequences_.assign(sequences.begin(), sequences.end());
   reach_ = BatchReach();
-  num_rows_ = 0;
-  double pairs = 0;
-  double keys = 0;
   for (const SequenceSpec& s : sequences) {
     if (s.q_len > 0) reach_.q_batch = std::max(reach_.q_batch, s.batch + 1);
     reach_.q_tokens = std::max(reach_.q_tokens, s.q_begin + s.q_len);
@@ -144,15 +157,7 @@ void PlanImpl::Fill(const KVCache* cache, std::span<const SequenceSpec> sequence
       if (s.kv_len > 0) reach_.kv_batch = std::max(reach_.kv_batch, s.batch + 1);
       reach_.kv_tokens = std::max(reach_.kv_tokens, s.kv_begin + s.kv_len);
     }
-    num_rows_ += s.q_len * problem_.num_q_heads;
-    pairs += VisiblePairs(problem_.mask, s.q_len, s.kv_len);
-    keys += static_cast<double>(VisibleHull(problem_.mask, s.q_len, s.kv_len, 0, s.q_len).size());
   }
-  const double width = static_cast<double>(problem_.qk_dim + problem_.v_dim);
-  flops_ = 2 * pairs * static_cast<double>(problem_.num_q_heads) * width;
-  kv_bytes_ = problem_.num_q_heads == 0
-                  ? 0
-                  : keys * static_cast<double>(problem_.num_kv_heads) * width * static_cast<double>(sizeof(float));
 
   page_begin_.clear();
   pages_.clear();
@@ -180,23 +185,6 @@ void PlanImpl::Fill(const KVCache* cache, std::span<const SequenceSpec> sequence
 #endif
 }
 
-PlanSummary PlanImpl::summary() const noexcept {
-  PlanSummary summary;
-  summary.target = kernels_->target;
-  const int64_t num_blocks = static_cast<int64_t>(work_.blocks.size());
-  summary.kernel = num_blocks == 0                         ? "none"
-                   : work_.num_decode_blocks == num_blocks ? "decode"
-                   : work_.num_decode_blocks == 0          ? "tile"
-                                                           : "decode+tile";
-  summary.num_items = static_cast<int64_t>(work_.items.size());
-  summary.num_splits = work_.num_items_of_cut_blocks;
-  summary.num_rows = num_rows_;
-  summary.flops = flops_;
-  summary.kv_bytes = kv_bytes_;
-  summary.workspace_bytes = static_cast<size_t>(layout_.bytes);
-  return summary;
-}
-
 }  // namespace internal
 
 AttentionPlan::AttentionPlan(std::unique_ptr<internal::PlanImpl> impl) noexcept : impl_(std::move(impl)) {}
@@ -217,6 +205,22 @@ Status AttentionPlan::Update(const KVCache& cache, std::span<const SequenceSpec>
 }
 
 size_t AttentionPlan::workspace_bytes() const noexcept { return static_cast<size_t>(impl_->layout().bytes); }
-PlanSummary AttentionPlan::summary() const noexcept { return impl_->summary(); }
+PlanSummary AttentionPlan::summary() const noexcept {
+  PlanSummary summary;
+  internal::InDefaultFpEnvironment([&] { summary = internal::Summarize(*impl_); });
+  return summary;
+}
+
+Result<std::string> AttentionPlan::Explain(const MachinePeaks& peaks) const noexcept {
+  try {
+    std::string text;
+    internal::InDefaultFpEnvironment([&] { text = internal::Explain(*impl_, peaks); });
+    return text;
+  } catch (const std::bad_alloc&) {
+    return internal::OutOfMemory("an explanation");
+  } catch (const std::length_error&) {
+    return internal::OutOfMemory("an explanation");
+  }
+}
 
 }  // namespace headlane

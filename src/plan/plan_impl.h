@@ -38,8 +38,6 @@ class PlanImpl {
   // Errors: see AttentionPlan::Update. On an error nothing is changed.
   Status Update(const KVCache* cache, std::span<const SequenceSpec> sequences) noexcept;
 
-  PlanSummary summary() const noexcept;
-
   const KernelTable& kernels() const noexcept { return *kernels_; }
   const Problem& problem() const noexcept { return problem_; }
   const KVCacheSpec& cache_spec() const noexcept { return cache_spec_; }
@@ -48,9 +46,12 @@ class PlanImpl {
   const int32_t* PagesOf(int64_t sequence) const noexcept {
     return pages_.data() + page_begin_[static_cast<size_t>(sequence)];
   }
+  // Bytes of a tile of keys and values as they are stored; plain tensors are taken as f32.
+  int64_t tile_bytes() const noexcept { return tile_bytes_; }
   const BatchReach& reach() const noexcept { return reach_; }
   const Work& work() const noexcept { return work_; }
   const WorkLimits& limits() const noexcept { return limits_; }
+  const WorkCapacity& room() const noexcept { return room_; }
   const WorkspaceLayout& layout() const noexcept { return layout_; }
 
  private:
@@ -58,6 +59,7 @@ class PlanImpl {
 
   Status CheckBatch(const KVCache* cache, std::span<const SequenceSpec> sequences, BatchExtent* extent) noexcept;
   Status Reserve(const KVCache* cache, const BatchExtent& extent, const PlanOptions& options);
+  void SetTileBytes(const KVCache* cache) noexcept;
   // Requires: checked, and within the capacity.
   void Fill(const KVCache* cache, std::span<const SequenceSpec> sequences);
 
@@ -66,7 +68,9 @@ class PlanImpl {
   KVCacheSpec cache_spec_;
   BatchExtent capacity_;
   int64_t page_capacity_ = 0;
+  int64_t tile_bytes_ = 0;
   WorkLimits limits_;
+  WorkCapacity room_;
   WorkspaceLayout layout_;
 
   std::vector<SequenceSpec> sequences_;
@@ -75,9 +79,6 @@ class PlanImpl {
   std::vector<int32_t> pages_;
   BatchReach reach_;
   Work work_;
-  int64_t num_rows_ = 0;
-  double flops_ = 0;
-  double kv_bytes_ = 0;
 };
 
 }  // namespace headlane::internal

@@ -18,7 +18,7 @@ namespace headlane::internal {
 inline constexpr int64_t kMaxHeads = int64_t{1} << 20;
 inline constexpr int64_t kMaxDim = int64_t{1} << 20;
 inline constexpr int64_t kMaxBatchSequences = int64_t{1} << 20;
-inline constexpr int64_t kMaxKvLen = int64_t{1} << 40;      // keys of one sequence
+inline constexpr int64_t kMaxKvLen = int64_t{1} << 40;      // keys of one sequence, and positions of either sign
 inline constexpr int64_t kMaxQueryRows = int64_t{1} << 30;  // tokens times query heads of one call
 inline constexpr int kMaxWorkers = 4096;                    // more are taken as this many
 
@@ -48,15 +48,17 @@ struct Problem {
 // Rows a kernel call works on: their scores and queries stay in the L1 cache while a block of keys passes by. A
 // multiple of the row counts of the micro-kernels (6, 8, 12).
 inline constexpr int64_t kSubRows = 24;
-// Up to so many rows, all query rows of a KV head share one pass over the keys, and a call works on all of them: the
-// time is that of reading K and V, and a second sub-block would read them twice.
+// Blocks of up to so many rows are one sub-block: the time is that of reading K and V, and a second sub-block would
+// read them twice. All query rows of a KV head share one pass over the keys if they are no more than this.
 inline constexpr int64_t kDecodeRows = 32;
 
 // Rows of a block of the tile path. A block of keys stays in L2 while all of them pass by, one sub-block of 24 after
 // the other; their queries and accumulators need not: 24 rows of 128 + 128 floats come and go while 0.8 million FMAs
 // are made. More rows mean less reading, and for plain tensors less packing, of the keys (192 to 384 rows on an AVX2
 // EPYC: 7 % of a prefill from plain tensors); fewer mean more pieces to share out.
-int64_t TileRows(int64_t qk_dim, int64_t v_dim) noexcept;
+// Where the values are in the keys, the heads of a token stay together, so that their one latent is read, and its
+// values transposed, once for all of them.
+int64_t TileRows(const Problem& problem) noexcept;
 
 }  // namespace headlane::internal
 

@@ -85,17 +85,43 @@ Status CheckRowsAreDistinct(std::span<const SequenceSpec> sequences, std::span<i
 
 bool IsFinite(float x) { return x - x == 0.0f; }
 
-}  // namespace
-
-int64_t TileRows(int64_t qk_dim, int64_t v_dim) noexcept {
-  constexpr int64_t kMaxRows = 384;  // beyond, the keys' traffic is small change already
-  constexpr int64_t kMinRows = 48;   // below, reading the keys would take longer than computing
-  constexpr int64_t kFloats = 960 * 1024 / 4;
-  const int64_t width = qk_dim + v_dim;
-  if (width == 0) return kMaxRows;
-  const int64_t rows = (kFloats - kBlockKeys * width) / width / kSubRows * kSubRows;
-  return std::clamp(rows, kMinRows, kMaxRows);
+Status CheckWindow(const char* what, int64_t value) {
+  if (value >= kNoWindow) return OkStatus();
+  return MakeStatus(StatusCode::kInvalidArgument, "spec.mask.%s is %lld, must be at least 0, or %lld for none", what,
+                    static_cast<LL>(value), static_cast<LL>(kNoWindow));
 }
+
+Status CheckTree(const SequenceSpec& sequence, int64_t index) {
+  const TreeMask& tree = sequence.tree;
+  if (tree.bits == nullptr) return OkStatus();
+  if (sequence.q_pos) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "sequences[%lld].q_pos is %lld, but its tree says where its %lld query rows stand",
+                      static_cast<LL>(index), static_cast<LL>(*sequence.q_pos), static_cast<LL>(sequence.q_len));
+  }
+  if (sequence.q_len > sequence.kv_len) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "sequences[%lld].q_len is %lld, but with a tree they are the last keys, and kv_len is %lld",
+                      static_cast<LL>(index), static_cast<LL>(sequence.q_len), static_cast<LL>(sequence.kv_len));
+  }
+  if (tree.row_words < CeilDiv(sequence.q_len, 64) || tree.row_words > kMaxQueryRows) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "sequences[%lld].tree.row_words is %lld, must be at least %lld for q_len %lld, and at most %lld",
+                      static_cast<LL>(index), static_cast<LL>(tree.row_words),
+                      static_cast<LL>(CeilDiv(sequence.q_len, 64)), static_cast<LL>(sequence.q_len),
+                      static_cast<LL>(kMaxQueryRows));
+  }
+  return OkStatus();
+}
+
+Status CheckPosition(const SequenceSpec& sequence, int64_t index) {
+  if (!sequence.q_pos || (*sequence.q_pos >= -kMaxKvLen && *sequence.q_pos <= kMaxKvLen)) return OkStatus();
+  return MakeStatus(StatusCode::kInvalidArgument,
+                    "sequences[%lld].q_pos is %lld, past the limit of %lld on either side", static_cast<LL>(index),
+                    static_cast<LL>(*sequence.q_pos), static_cast<LL>(kMaxKvLen));
+}
+
+}  // namespace
 
 Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* problem) noexcept {
   HEADLANE_RETURN_IF_ERROR(CheckField("spec.num_q_heads", spec.num_q_heads, kMaxHeads));
@@ -112,13 +138,28 @@ Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* probl
     return MakeStatus(StatusCode::kInvalidArgument, "spec.mask.causality is %d, not one of the %d known", causality,
                       static_cast<int>(Causality::kTopLeft) + 1);
   }
-  if (spec.mask.window < kNoWindow) {
-    return MakeStatus(StatusCode::kInvalidArgument, "spec.mask.window is %lld, must be at least 0, or %lld for none",
-                      static_cast<LL>(spec.mask.window), static_cast<LL>(kNoWindow));
-  }
+  HEADLANE_RETURN_IF_ERROR(CheckWindow("window", spec.mask.window));
+  HEADLANE_RETURN_IF_ERROR(CheckWindow("window_right", spec.mask.window_right));
+  constexpr int64_t kAnyLimit = std::numeric_limits<int64_t>::max();
+  HEADLANE_RETURN_IF_ERROR(CheckField("spec.mask.num_always_visible", spec.mask.num_always_visible, kAnyLimit));
+  HEADLANE_RETURN_IF_ERROR(CheckField("spec.mask.chunk", spec.mask.chunk, kAnyLimit));
   if (spec.scale && !IsFinite(*spec.scale)) {
     return MakeStatus(StatusCode::kInvalidArgument, "spec.scale is %g, must be finite",
                       static_cast<double>(*spec.scale));
+  }
+  if (!IsFinite(spec.softcap) || spec.softcap < 0) {
+    return MakeStatus(StatusCode::kInvalidArgument, "spec.softcap is %g, must be finite and at least 0, which is none",
+                      static_cast<double>(spec.softcap));
+  }
+  if (spec.values_in_keys && spec.v_dim > spec.qk_dim) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "spec.v_dim is %lld, but spec.values_in_keys takes values from keys of spec.qk_dim %lld features",
+                      static_cast<LL>(spec.v_dim), static_cast<LL>(spec.qk_dim));
+  }
+  const int numerics = static_cast<int>(spec.numerics);
+  if (numerics < 0 || numerics > static_cast<int>(Numerics::kFastest)) {
+    return MakeStatus(StatusCode::kInvalidArgument, "spec.numerics is %d, not one of the %d known", numerics,
+                      static_cast<int>(Numerics::kFastest) + 1);
   }
   Problem p;
   p.num_q_heads = spec.num_q_heads;
@@ -151,10 +192,9 @@ Status CheckCacheSpec(const Problem& problem, const KVCacheSpec& spec) noexcept 
                         static_cast<LL>(field.wanted), field.name, static_cast<LL>(field.stored));
     }
   }
-  if (spec.k_dtype != DType::kF32 || spec.v_dtype != DType::kF32) {
-    return MakeStatus(StatusCode::kUnsupported,
-                      "the cache holds keys in %s and values in %s; attention reads f32 and f32",
-                      DTypeName(spec.k_dtype), DTypeName(spec.v_dtype));
+  if (problem.values_in_keys != spec.values_in_keys) {
+    return MakeStatus(StatusCode::kInvalidArgument, "spec.values_in_keys is %d, but the cache's values_in_keys is %d",
+                      problem.values_in_keys ? 1 : 0, spec.values_in_keys ? 1 : 0);
   }
   return OkStatus();
 }
@@ -177,6 +217,9 @@ Status CheckSequences(const Problem& problem, std::span<const SequenceSpec> sequ
     if (!problem.from_cache) {
       HEADLANE_RETURN_IF_ERROR(CheckSequenceField(i, "kv_begin", sequence.kv_begin, kMaxIndex));
     }
+    HEADLANE_RETURN_IF_ERROR(CheckSequenceField(i, "prefix_len", sequence.prefix_len, kMaxKvLen));
+    HEADLANE_RETURN_IF_ERROR(CheckPosition(sequence, i));
+    HEADLANE_RETURN_IF_ERROR(CheckTree(sequence, i));
     sum.num_q_tokens += sequence.q_len;
     sum.max_kv_len = std::max(sum.max_kv_len, sequence.kv_len);
     // kMaxBatchSequences * kMaxQueryRows * kMaxHeads would not fit, so after each.

@@ -18,7 +18,7 @@ namespace headlane::internal {
 // Errors: InvalidArgument.
 Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* problem) noexcept;
 
-// The cache holds what the problem reads. Errors: InvalidArgument, Unsupported (dtype).
+// The cache holds what the problem reads, in any element type. Errors: InvalidArgument.
 Status CheckCacheSpec(const Problem& problem, const KVCacheSpec& spec) noexcept;
 
 // What a batch needs of the capacities that are fixed at plan time.
@@ -28,8 +28,9 @@ struct BatchExtent {
   int64_t max_kv_len = 0;
 };
 
-// Fields and sums in range, and no query row belongs to two sequences. `scratch` has sequences.size() elements.
-// Errors: InvalidArgument.
+// Fields and sums in range, and no query row belongs to two sequences. A prefix_len past kv_len is legal: a prompt that
+// comes in chunks has one until its prefix is complete, and there are no keys to be seen yet. `scratch` has
+// sequences.size() elements. Errors: InvalidArgument.
 Status CheckSequences(const Problem& problem, std::span<const SequenceSpec> sequences, std::span<int32_t> scratch,
                       BatchExtent* extent) noexcept;
 

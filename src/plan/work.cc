@@ -13,14 +13,15 @@ namespace {
 // then late by less than 1/8 of a share.
 constexpr int64_t kItemsPerWorker = 8;
 // Blocks of more rows are made smaller before they are cut along the keys: their states would take more room than
-// reading the keys once more takes time.
+// reading the keys once more takes time. Values in keys are worth the room: their rows must stay together.
 constexpr int64_t kMaxCutRows = 96;
 // Cutting that leaves an item with more than this share of the keys is not worth a merge.
 constexpr double kWorthCutting = 0.85;
 // Reading one key and value costs as much as multiplying with so many rows: 4 bytes at 10 GB/s take as long as 12 FMAs
-// at 30 G/s. A plain tensor's are transposed on the way.
+// at 30 G/s. A plain tensor's are transposed on the way, and so are values in keys; two bytes take half the time, and
+// widening them the other half.
 constexpr double kLoadRowsCache = 12;
-constexpr double kLoadRowsPlain = 32;
+constexpr double kLoadRowsTransposed = 32;
 // An item's fixed cost: 2 microseconds, in FMAs of a 128-wide key and value.
 constexpr double kItemOverhead = 256;
 // Less is not worth an item of its own.
@@ -39,55 +40,99 @@ int64_t MostStateBytes(int64_t rows, int64_t num_blocks, int64_t o_pitch) {
   return SaturatingMul(SaturatingMul(rows, o_pitch + 2) + SaturatingMul(num_blocks, 2 * kTileKeys), sizeof(float));
 }
 
-double LoadRows(const Problem& problem) { return problem.from_cache ? kLoadRowsCache : kLoadRowsPlain; }
+double LoadRows(const Problem& problem) {
+  return problem.from_cache && !problem.values_in_keys ? kLoadRowsCache : kLoadRowsTransposed;
+}
 
-// Keys that are touched for `keys` within [begin, end): whole tiles.
-double TouchedKeys(const KeyInterval& keys, int64_t begin, int64_t end) {
-  const KeyInterval part = Intersect(keys, begin, end);
-  if (part.empty()) return 0;
-  const int64_t first_tile = part.begin / kTileKeys;
-  return static_cast<double>(RoundUp(part.end, kTileKeys) - first_tile * kTileKeys);
+KeyInterval TilesOf(const KeyInterval& keys) {
+  if (keys.empty()) return {};
+  return {keys.begin / kTileKeys, CeilDiv(keys.end, kTileKeys)};
+}
+
+// Keys of the tiles that hold some of `keys` within [begin, end), both multiples of a split.
+double TouchedKeys(const RowKeys& keys, int64_t begin, int64_t end) {
+  const RowKeys part{Intersect(keys.first, begin, end), Intersect(keys.rest, begin, end)};
+  return static_cast<double>(NumTiles(part) * kTileKeys);
+}
+
+// Splits that hold some of `keys`: [0, first_end), then [rest_begin, rest_end).
+struct SplitRanges {
+  int64_t first_end = 0;
+  int64_t rest_begin = 0;
+  int64_t rest_end = 0;
+
+  explicit SplitRanges(const RowKeys& keys) {
+    if (!keys.rest.empty()) {
+      rest_begin = keys.rest.begin / kSplitKeys;
+      rest_end = (keys.rest.end - 1) / kSplitKeys + 1;
+    }
+    if (keys.first.empty()) return;
+    first_end = (keys.first.end - 1) / kSplitKeys + 1;
+    if (keys.rest.empty()) {
+      rest_end = first_end;
+    } else if (first_end >= rest_begin) {
+      rest_begin = 0;
+    } else {
+      return;
+    }
+    first_end = 0;
+  }
+  int64_t count() const { return first_end + rest_end - rest_begin; }
+};
+
+void SetSplits(RowBlock* block) {
+  const SplitRanges splits(block->keys);
+  block->num_splits = static_cast<int32_t>(splits.count());
+  block->first_item_splits = block->num_splits;
+  block->first_split = static_cast<int32_t>(splits.first_end > 0 ? 0 : splits.rest_begin);
+  block->gap_begin = static_cast<int32_t>(splits.first_end);
+  block->gap_splits = static_cast<int32_t>(splits.first_end > 0 ? splits.rest_begin - splits.first_end : 0);
 }
 
 // One batch member, with what its blocks have in common.
 struct Member {
   const Problem& problem;
-  const SequenceSpec& sequence;
+  SequenceRows rows_of;
   int64_t rows;
 
-  KeyInterval HullOfRows(int64_t row_begin, int64_t row_end) const {
-    const int64_t token_end = (row_end - 1) / problem.group + 1;
-    return VisibleHull(problem.mask, sequence.q_len, sequence.kv_len, row_begin / problem.group, token_end);
-  }
+  Member(const Problem& p, const SequenceSpec& sequence) : problem(p), rows_of(p, sequence), rows(rows_of.num_rows()) {}
 
-  // Cost of splits [split_begin, split_end) of a block.
-  double Cost(const RowBlock& block, int64_t split_begin, int64_t split_end) const {
-    const int64_t begin = split_begin * kSplitKeys, end = split_end * kSplitKeys;
-    double cost = kItemOverhead + LoadRows(problem) * TouchedKeys(block.keys.hull(), begin, end);
+  // Cost of the block's splits [begin, end), by number within the block.
+  double Cost(const RowBlock& block, int64_t begin, int64_t end) const {
+    if (begin >= end) return kItemOverhead;
+    const int64_t key_begin = block.SplitAt(begin) * kSplitKeys, key_end = (block.SplitAt(end - 1) + 1) * kSplitKeys;
+    double cost = kItemOverhead + LoadRows(problem) * TouchedKeys(block.keys, key_begin, key_end);
+    if (block.decode()) {
+      return cost + static_cast<double>(block.num_rows) * TouchedKeys(block.keys, key_begin, key_end);
+    }
     const int64_t row_end = block.row_begin + block.num_rows;
     for (int64_t row = block.row_begin; row < row_end; row += block.sub_rows) {
       const int64_t num_rows = std::min<int64_t>(block.sub_rows, row_end - row);
-      cost += static_cast<double>(num_rows) * TouchedKeys(HullOfRows(row, row + num_rows), begin, end);
+      cost += static_cast<double>(num_rows) * TouchedKeys(rows_of.Hull(row, row + num_rows), key_begin, key_end);
     }
     return cost;
   }
 
-  // At least the cost of the dearest block of `block_rows` rows.
+  // Roughly the cost of the dearest block of `block_rows` rows, rather more than less.
   double DearestBlock(int64_t block_rows) const {
-    // The row that sees most is the first, the last, or the last one that still has a new key (top-left, windowed).
+    const SequenceMask& mask = rows_of.mask;
+    // The row that sees most is the first, the last, the last that still has a new key, or the last of a chunk.
+    const int64_t last = mask.q_len - 1;
+    int64_t candidates[] = {0, last, mask.kv_len - 1 - mask.q_pos, last};
+    if (mask.mask.chunk > 0) candidates[3] = last - 1 - (mask.q_pos + last) % mask.mask.chunk;
     int64_t most = 0;
-    for (const int64_t token : {int64_t{0}, sequence.q_len - 1, std::min(sequence.q_len, sequence.kv_len) - 1}) {
-      if (token < 0) continue;
-      most = std::max(most, VisibleInterval(problem.mask, sequence.q_len, sequence.kv_len, token).size());
+    for (const int64_t token : candidates) {
+      if (token >= 0 && token <= last) most = std::max(most, VisibleKeys(mask, token).size());
     }
-    const int64_t hull = std::min(most + block_rows / problem.group + 1, sequence.kv_len);
+    const int64_t hull = std::min(most + block_rows / problem.group + 1, mask.kv_len);
     return kItemOverhead + (static_cast<double>(block_rows) + LoadRows(problem)) * static_cast<double>(hull);
   }
 
   // Roughly the cost of all its blocks of one KV head.
   double TotalCost(int64_t block_rows) const {
-    const double pairs =
-        VisiblePairs(problem.mask, sequence.q_len, sequence.kv_len) * static_cast<double>(problem.group);
+    const double pairs = rows_of.mask.has_tree()
+                             ? static_cast<double>(rows) * static_cast<double>(rows_of.Hull(0, rows).size())
+                             : VisiblePairs(rows_of.mask) * static_cast<double>(problem.group);
     return pairs * (1 + LoadRows(problem) / static_cast<double>(block_rows));
   }
 };
@@ -107,13 +152,12 @@ class Builder {
     work_.items.clear();
     work_.counters.clear();
     work_.num_items_of_cut_blocks = 0;
-    work_.num_decode_blocks = 0;
   }
 
   void Build(std::span<const SequenceSpec> sequences) {
     double total = 0;
     for (const SequenceSpec& sequence : sequences) {
-      const Member member = MemberOf(sequence);
+      const Member member(problem_, sequence);
       if (member.rows == 0) continue;
       total += member.TotalCost(std::min(member.rows, limits_.tile_rows)) * static_cast<double>(problem_.num_kv_heads);
     }
@@ -122,7 +166,7 @@ class Builder {
                   ? std::numeric_limits<double>::infinity()
                   : std::max(kMinItemCost, total / static_cast<double>(limits_.num_workers * kItemsPerWorker));
     for (size_t i = 0; i < sequences.size(); ++i) {
-      const Member member = MemberOf(sequences[i]);
+      const Member member(problem_, sequences[i]);
       if (member.rows != 0) AddMember(member, static_cast<int32_t>(i));
     }
     const auto longest_first = [](const WorkItem& a, const WorkItem& b) {
@@ -135,10 +179,6 @@ class Builder {
   }
 
  private:
-  Member MemberOf(const SequenceSpec& sequence) const {
-    return {problem_, sequence, problem_.RowsPerKvHead(sequence.q_len)};
-  }
-
   struct Shape {
     int64_t block_rows;
     bool may_cut;
@@ -147,8 +187,7 @@ class Builder {
   // The largest blocks that give enough items; blocks cost a pass over the keys each, and cuts cost room and a merge.
   Shape ChooseShape(const Member& member) {
     const int64_t heads = problem_.num_kv_heads;
-    const KeyInterval hull = member.HullOfRows(0, member.rows);
-    const int64_t num_splits = hull.empty() ? 0 : (hull.end - 1) / kSplitKeys - hull.begin / kSplitKeys + 1;
+    const int64_t num_splits = SplitRanges(member.rows_of.Hull(0, member.rows)).count();
     if (member.rows <= kDecodeRows) {
       return {member.rows, StatesFit(member.rows, 1, num_splits)};
     }
@@ -160,7 +199,7 @@ class Builder {
       const int64_t num_blocks = CeilDiv(member.rows, block_rows);
       if ((num_blocks - fewest_blocks) * heads > extra_blocks_) break;
       shape = {block_rows,
-               block_rows <= kMaxCutRows && num_splits > 1 && StatesFit(member.rows, num_blocks, num_splits)};
+               block_rows <= limits_.cut_rows && num_splits > 1 && StatesFit(member.rows, num_blocks, num_splits)};
       const double cost = member.DearestBlock(block_rows);
       if (cost <= target_ || (shape.may_cut && cost <= target_ * static_cast<double>(num_splits))) break;
     }
@@ -177,21 +216,16 @@ class Builder {
 
   void AddMember(const Member& member, int32_t index) {
     const Shape shape = ChooseShape(member);
-    const bool decode = member.rows <= kDecodeRows;
     const int64_t num_blocks = CeilDiv(member.rows, shape.block_rows);
     for (int64_t b = 0; b < num_blocks; ++b) {
       RowBlock block;
       block.row_begin = b * shape.block_rows;
       block.num_rows = static_cast<int32_t>(std::min(shape.block_rows, member.rows - block.row_begin));
-      block.sub_rows = decode ? block.num_rows : static_cast<int32_t>(kSubRows);
+      block.sub_rows =
+          std::min(block.num_rows, static_cast<int32_t>(block.num_rows <= kDecodeRows ? kDecodeRows : kSubRows));
       block.sequence = index;
-      block.keys.rest = member.HullOfRows(block.row_begin, block.row_begin + block.num_rows);
-      if (!block.keys.empty()) {
-        block.first_split = static_cast<int32_t>(block.keys.rest.begin / kSplitKeys);
-        block.num_splits = static_cast<int32_t>((block.keys.rest.end - 1) / kSplitKeys + 1 - block.first_split);
-      }
-      block.first_item_splits = block.num_splits;
-      work_.num_decode_blocks += decode ? problem_.num_kv_heads : 0;
+      block.keys = member.rows_of.Hull(block.row_begin, block.row_begin + block.num_rows);
+      SetSplits(&block);
       AddItems(member, block, shape.may_cut, b, num_blocks);
     }
     next_rank_ += num_blocks * problem_.num_kv_heads;
@@ -199,43 +233,46 @@ class Builder {
 
   // The same pieces of a block for every KV head.
   void AddItems(const Member& member, RowBlock block, bool may_cut, int64_t b, int64_t num_blocks) {
-    const double cost = member.Cost(block, block.first_split, block.first_split + block.num_splits);
+    const double cost = member.Cost(block, 0, block.num_splits);
     const int64_t wanted = may_cut ? PiecesOf(block, cost) : 1;
+    int64_t previous_pieces = 0;
     for (int64_t head = 0; head < problem_.num_kv_heads; ++head) {
       block.kv_head = static_cast<int32_t>(head);
-      int64_t pieces = wanted;
-      block.counter = -1;
-      block.first_item_splits = block.num_splits;
-      if (pieces > 1) {
-        block.first_item_splits = static_cast<int32_t>(block.num_splits / pieces);
-        const int64_t bytes = block.NumStates() * MakeStateLayout(block.num_rows, problem_.o_pitch).bytes;
-        if (pieces - 1 <= extra_items_ && bytes <= limits_.state_bytes - state_bytes_) {
-          extra_items_ -= pieces - 1;
-          block.counter = static_cast<int32_t>(work_.counters.size());
-          block.state_offset = state_bytes_;
-          state_bytes_ += bytes;
-          work_.counters.push_back(static_cast<int32_t>(pieces));
-          work_.num_items_of_cut_blocks += pieces;
-        } else {
-          pieces = 1;
-          block.first_item_splits = block.num_splits;
-        }
-      }
+      const int64_t pieces = Cut(wanted, &block);
       const int32_t block_index = static_cast<int32_t>(work_.blocks.size());
-      const int64_t rank = next_rank_ + head * num_blocks + b;
       work_.blocks.push_back(block);
       for (int64_t i = 0; i < pieces; ++i) {
         WorkItem item;
         item.block = block_index;
-        item.rank = rank;
+        item.rank = next_rank_ + head * num_blocks + b;
         item.split_begin = static_cast<int32_t>(block.num_splits * i / pieces);
         item.split_end = static_cast<int32_t>(block.num_splits * (i + 1) / pieces);
-        item.cost = pieces == 1
-                        ? cost
-                        : member.Cost(block, block.SplitAt(item.split_begin), block.SplitAt(item.split_end - 1) + 1);
+        item.cost = pieces == 1                 ? cost
+                    : pieces == previous_pieces ? work_.items[work_.items.size() - static_cast<size_t>(pieces)].cost
+                                                : member.Cost(block, item.split_begin, item.split_end);
         work_.items.push_back(item);
       }
+      previous_pieces = pieces;
     }
+  }
+
+  // Makes room for a block of so many items, and returns the number; 1 if there is none.
+  int64_t Cut(int64_t pieces, RowBlock* block) {
+    block->counter = -1;
+    block->first_item_splits = static_cast<int32_t>(block->num_splits / pieces);
+    if (pieces == 1) return 1;
+    const int64_t bytes = block->NumStates() * MakeStateLayout(block->num_rows, problem_.o_pitch).bytes;
+    if (pieces - 1 > extra_items_ || bytes > limits_.state_bytes - state_bytes_) {
+      block->first_item_splits = block->num_splits;
+      return 1;
+    }
+    extra_items_ -= pieces - 1;
+    block->counter = static_cast<int32_t>(work_.counters.size());
+    block->state_offset = state_bytes_;
+    state_bytes_ += bytes;
+    work_.counters.push_back(static_cast<int32_t>(pieces));
+    work_.num_items_of_cut_blocks += pieces;
+    return pieces;
   }
 
   int64_t PiecesOf(const RowBlock& block, double cost) const {
@@ -261,6 +298,23 @@ class Builder {
 
 }  // namespace
 
+int64_t TileRows(const Problem& problem) noexcept {
+  constexpr int64_t kMaxRows = 384;  // beyond, the keys' traffic is small change already
+  constexpr int64_t kMinRows = 48;   // below, reading the keys would take longer than computing
+  constexpr int64_t kFloats = 960 * 1024 / 4;
+  const int64_t width = problem.qk_dim + problem.v_dim;
+  if (width == 0) return kMaxRows;
+  const int64_t rows = (kFloats - kBlockKeys * width) / width / kSubRows * kSubRows;
+  const int64_t least = problem.values_in_keys ? std::max(kMinRows, RoundUp(problem.group, kSubRows)) : kMinRows;
+  return std::min(std::max(rows, least), kMaxRows);
+}
+
+int64_t NumTiles(const RowKeys& keys) noexcept {
+  const KeyInterval first = TilesOf(keys.first), rest = TilesOf(keys.rest);
+  const bool share = !first.empty() && !rest.empty() && first.end > rest.begin;
+  return first.size() + rest.size() - (share ? 1 : 0);
+}
+
 StateLayout MakeStateLayout(int64_t num_rows, int64_t o_pitch) noexcept {
   StateLayout layout;
   layout.l = RoundUp(num_rows, kTileKeys);
@@ -273,7 +327,8 @@ WorkLimits MakeWorkLimits(const Problem& problem, int num_workers, int64_t max_s
                           int64_t max_kv_len) noexcept {
   WorkLimits limits;
   limits.num_workers = num_workers;
-  limits.tile_rows = TileRows(problem.qk_dim, problem.v_dim);
+  limits.tile_rows = TileRows(problem);
+  limits.cut_rows = problem.values_in_keys ? std::max(kMaxCutRows, limits.tile_rows) : kMaxCutRows;
   if (num_workers <= 1 || problem.num_kv_heads == 0 || max_sequences == 0 || max_q_tokens == 0) return limits;
   const int64_t pieces = num_workers * kItemsPerWorker;
   limits.extra_blocks = 4 * pieces;
@@ -283,10 +338,11 @@ WorkLimits MakeWorkLimits(const Problem& problem, int num_workers, int64_t max_s
   // than twice as many.
   limits.extra_items = 2 * pieces;
   const int64_t all_rows = std::min(SaturatingMul(max_q_tokens, problem.num_q_heads), kMaxQueryRows);
-  const int64_t rows = std::min(all_rows, pieces * kMaxCutRows);
+  const int64_t rows = std::min(all_rows, pieces * limits.cut_rows);
   const int64_t needed = SaturatingMul(MostStateBytes(rows, rows, problem.o_pitch), max_splits);
+  const int64_t block_rows = problem.values_in_keys ? std::max(kDecodeRows, problem.group) : kDecodeRows;
   const int64_t one_block =
-      SaturatingMul(MostStateBytes(std::min(all_rows, kDecodeRows), 1, problem.o_pitch), max_splits);
+      SaturatingMul(MostStateBytes(std::min(all_rows, block_rows), 1, problem.o_pitch), max_splits);
   limits.state_bytes = std::min(needed, std::max(kStateBytesPerWorker * num_workers, one_block));
   return limits;
 }

@@ -30,7 +30,7 @@ struct RowBlock {
   int32_t sequence = 0;
   int32_t kv_head = 0;
   int32_t num_rows = 0;
-  int32_t sub_rows = 0;  // rows per kernel call
+  int32_t sub_rows = 0;  // rows per kernel call, all of them up to kDecodeRows
   // The splits that hold `keys`, in ascending order: number i is SplitAt(i). Those between `first` and `rest` are left
   // out.
   int32_t first_split = 0;
@@ -65,13 +65,13 @@ struct Work {
   std::vector<WorkItem> items;    // longest first
   std::vector<int32_t> counters;  // [number of cut blocks] items of each
   int64_t num_items_of_cut_blocks = 0;
-  int64_t num_decode_blocks = 0;
 };
 
 // What is fixed for the life of a plan.
 struct WorkLimits {
   int num_workers = 1;
   int64_t tile_rows = kSubRows;  // most rows per block of the tile path
+  int64_t cut_rows = kSubRows;   // most rows of a block that is cut
   int64_t state_bytes = 0;       // room for the states of cut blocks
   int64_t extra_blocks = 0;      // how many row blocks may be added to have enough for the workers
   int64_t extra_items = 0;       // how many items cuts may add
@@ -91,6 +91,24 @@ WorkLimits MakeWorkLimits(const Problem& problem, int num_workers, int64_t max_s
                           int64_t max_kv_len) noexcept;
 WorkCapacity MakeWorkCapacity(const Problem& problem, const WorkLimits& limits, int64_t max_sequences,
                               int64_t max_q_tokens) noexcept;
+
+// The sequence's rows of one KV head, cut into blocks: what the blocks of one of them see and visit.
+struct SequenceRows {
+  SequenceMask mask;
+  int64_t group = 1;
+
+  SequenceRows(const Problem& problem, const SequenceSpec& sequence)
+      : mask(ResolveMask(problem.mask, sequence)), group(problem.group) {}
+
+  int64_t num_rows() const { return mask.q_len * group; }
+  // Requires: row_begin < row_end.
+  RowKeys Hull(int64_t row_begin, int64_t row_end) const {
+    return VisibleHull(mask, row_begin / group, (row_end - 1) / group + 1);
+  }
+};
+
+// Tiles that hold some of `keys`; one that holds some of both intervals counts once.
+int64_t NumTiles(const RowKeys& keys) noexcept;
 
 // Bytes of one state (m, l, o) of `num_rows` rows in the workspace, and where its parts stand, in floats.
 struct StateLayout {

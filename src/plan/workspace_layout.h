@@ -12,6 +12,7 @@
 #define HEADLANE_SRC_PLAN_WORKSPACE_LAYOUT_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "headlane/status.h"
 #include "plan/problem.h"
@@ -43,8 +44,8 @@ struct SlotLayout {
   int64_t zeros = 0;           // [o_pitch] float: their o
   int64_t out_rows = 0;        // [rows] void*
   int64_t lse_rows = 0;        // [rows] float*
-  int64_t k_tiles = 0;         // plain tensors: [kTilesPerBlock] K tiles
-  int64_t v_tiles = 0;         // plain tensors: [kTilesPerBlock] V tiles
+  int64_t k_tiles = 0;         // plain tensors, keys in 16 bits: [kTilesPerBlock] K tiles of f32
+  int64_t v_tiles = 0;         // the same for values, and values in keys: [kTilesPerBlock] V tiles of f32
   int64_t bytes = 0;
 };
 
@@ -64,6 +65,16 @@ struct WorkspaceLayout {
 // Errors: ResourceExhausted when the sizes do not fit 64 bits.
 Status MakeWorkspaceLayout(const Problem& problem, const WorkLimits& limits, const WorkCapacity& capacity,
                            WorkspaceLayout* layout) noexcept;
+
+// A part of a workspace or slot, in the order of their addresses, for people to read.
+struct WorkspacePart {
+  const char* name;
+  int64_t bytes;
+};
+
+// The same layout as a list; parts of no bytes are left out. Allocates.
+void DescribeWorkspace(const Problem& problem, const WorkLimits& limits, const WorkCapacity& capacity,
+                       std::vector<WorkspacePart>* parts, std::vector<WorkspacePart>* slot_parts);
 
 }  // namespace headlane::internal
 
