@@ -33,6 +33,68 @@ Status CheckArchitecture(const GgufFile& file) {
   return OkStatus();
 }
 
+Status CheckPositive(const char* key, float value) {
+  // Written so that NaN fails.
+  if (value > 0 && std::isfinite(value)) return OkStatus();
+  return MakeStatus(StatusCode::kDataLoss, "%s is %g; it must be positive", key, static_cast<double>(value));
+}
+
+// YaRN's settings other than the factor; what they leave out is as in the paper.
+Status ReadYarn(const GgufFile& file, LlamaConfig& config) {
+  config.rope.scaling = RopeScaling::kYarn;
+  HEADLANE_ASSIGN_OR_RETURN(
+      const uint32_t original_context,
+      file.GetU32Or("llama.rope.scaling.original_context_length", static_cast<uint32_t>(config.context_length)));
+  config.rope.original_context = original_context;
+  HEADLANE_ASSIGN_OR_RETURN(const float beta_fast, file.GetF32Or("llama.rope.scaling.yarn_beta_fast", 32.0f));
+  HEADLANE_ASSIGN_OR_RETURN(const float beta_slow, file.GetF32Or("llama.rope.scaling.yarn_beta_slow", 1.0f));
+  config.rope.beta_fast = beta_fast;
+  config.rope.beta_slow = beta_slow;
+  // Variants that would change the frequencies or the scores.
+  HEADLANE_ASSIGN_OR_RETURN(const float extrapolation, file.GetF32Or("llama.rope.scaling.yarn_ext_factor", 1.0f));
+  if (extrapolation != 1.0f) {
+    return MakeStatus(StatusCode::kUnsupported, "llama.rope.scaling.yarn_ext_factor is %g; supported: 1",
+                      static_cast<double>(extrapolation));
+  }
+  HEADLANE_ASSIGN_OR_RETURN(const float multiplier, file.GetF32Or("llama.rope.scaling.yarn_log_multiplier", 0.0f));
+  if (multiplier != 0.0f) {
+    return MakeStatus(StatusCode::kUnsupported, "llama.rope.scaling.yarn_log_multiplier is %g; supported: 0",
+                      static_cast<double>(multiplier));
+  }
+  return OkStatus();
+}
+
+Status ReadScaling(const GgufFile& file, LlamaConfig& config) {
+  HEADLANE_ASSIGN_OR_RETURN(const std::string_view scaling, file.GetStringOr("llama.rope.scaling.type", "none"));
+  // Files older than scaling.type have the factor alone, under its former name.
+  HEADLANE_ASSIGN_OR_RETURN(const float former_factor, file.GetF32Or("llama.rope.scale_linear", 1.0f));
+  HEADLANE_ASSIGN_OR_RETURN(const float factor, file.GetF32Or("llama.rope.scaling.factor", former_factor));
+  const bool is_former = !file.FindEntry("llama.rope.scaling.type") && factor != 1.0f;
+  if (scaling == "linear" || is_former) {
+    config.rope.scaling = RopeScaling::kLinear;
+  } else if (scaling == "yarn") {
+    HEADLANE_RETURN_IF_ERROR(ReadYarn(file, config));
+  } else if (scaling != "none") {
+    return MakeStatus(StatusCode::kUnsupported,
+                      "llama.rope.scaling.type '%.*s' is not supported; supported: none, linear, yarn, and factors in "
+                      "the tensor rope_freqs.weight",
+                      PrintLength(scaling), scaling.data());
+  }
+  if (config.rope.scaling != RopeScaling::kNone) {
+    HEADLANE_RETURN_IF_ERROR(CheckPositive("llama.rope.scaling.factor", factor));
+    config.rope.factor = factor;
+  }
+  // Both multiply what the scaling implies.
+  double attention_factor = config.rope.scaling == RopeScaling::kYarn ? YarnMscale(config.rope.factor, 1.0) : 1.0;
+  for (const char* key : {"llama.rope.scaling.attn_factor", "llama.rope.scaling.yarn_attn_factor"}) {
+    HEADLANE_ASSIGN_OR_RETURN(const float multiplier, file.GetF32Or(key, 1.0f));
+    HEADLANE_RETURN_IF_ERROR(CheckPositive(key, multiplier));
+    attention_factor *= static_cast<double>(multiplier);
+  }
+  config.rope.attention_factor = attention_factor;
+  return OkStatus();
+}
+
 Status ReadRope(const GgufFile& file, LlamaConfig& config) {
   const uint32_t head_dim = static_cast<uint32_t>(config.qk_dim);
   HEADLANE_ASSIGN_OR_RETURN(const uint32_t rotary_dim, file.GetU32Or("llama.rope.dimension_count", head_dim));
@@ -44,30 +106,9 @@ Status ReadRope(const GgufFile& file, LlamaConfig& config) {
   config.rope.rotary_dim = rotary_dim;
   config.rope.style = RopeStyle::kAdjacent;  // converters permute q and k for it
   HEADLANE_ASSIGN_OR_RETURN(const float base, file.GetF32Or("llama.rope.freq_base", 10000.0f));
-  if (!(base > 0) || !std::isfinite(base)) {
-    return MakeStatus(StatusCode::kDataLoss, "llama.rope.freq_base is %g; it must be positive",
-                      static_cast<double>(base));
-  }
+  HEADLANE_RETURN_IF_ERROR(CheckPositive("llama.rope.freq_base", base));
   config.rope.base = base;
-
-  HEADLANE_ASSIGN_OR_RETURN(const std::string_view scaling, file.GetStringOr("llama.rope.scaling.type", "none"));
-  // Files older than scaling.type have the factor alone, under its former name.
-  HEADLANE_ASSIGN_OR_RETURN(const float former_factor, file.GetF32Or("llama.rope.scale_linear", 1.0f));
-  HEADLANE_ASSIGN_OR_RETURN(const float factor, file.GetF32Or("llama.rope.scaling.factor", former_factor));
-  const bool is_former = !file.FindEntry("llama.rope.scaling.type") && factor != 1.0f;
-  if (scaling == "linear" || is_former) {
-    if (!(factor > 0) || !std::isfinite(factor)) {
-      return MakeStatus(StatusCode::kDataLoss, "llama.rope.scaling.factor is %g; it must be positive",
-                        static_cast<double>(factor));
-    }
-    config.rope.scaling = RopeScaling::kLinear;
-    config.rope.factor = factor;
-  } else if (scaling != "none") {
-    return MakeStatus(StatusCode::kUnsupported,
-                      "llama.rope.scaling.type '%.*s' is not supported; supported: none, linear, and factors in the "
-                      "tensor rope_freqs.weight",
-                      PrintLength(scaling), scaling.data());
-  }
+  HEADLANE_RETURN_IF_ERROR(ReadScaling(file, config));
 
   // Llama 3's scaling comes as one divisor per pair, computed by the converter.
   if (file.FindTensor("rope_freqs.weight") != nullptr) {
@@ -83,6 +124,9 @@ Status ReadRope(const GgufFile& file, LlamaConfig& config) {
       }
     }
   }
+  // What is positive, but can't be computed with, is refused now and not with the first token.
+  const Result<RopeSpec> usable = ResolveRope(config.RopeOf(), config.context_length);
+  if (!usable.ok()) return MakeStatus(StatusCode::kDataLoss, "llama.rope: %s", usable.status().c_str());
   return OkStatus();
 }
 

@@ -101,10 +101,37 @@ TEST_F(ModelFileTest, WhatWouldChangeTheFormulaIsRefused) {
   EXPECT_ERROR(OpenStatus(Build(keys)), kUnsupported, "llama.expert_count is 8");
   keys.more = [](GgufWriter& w) { w.Add("llama.attention.sliding_window", uint32_t{4096}); };
   EXPECT_ERROR(OpenStatus(Build(keys)), kUnsupported, "llama.attention.sliding_window is 4096");
-  keys.more = [](GgufWriter& w) { w.Add("llama.rope.scaling.type", "yarn"); };
-  EXPECT_ERROR(OpenStatus(Build(keys)), kUnsupported, "'yarn' is not supported; supported: none, linear");
+  keys.more = [](GgufWriter& w) { w.Add("llama.rope.scaling.type", "longrope"); };
+  EXPECT_ERROR(OpenStatus(Build(keys)), kUnsupported, "'longrope' is not supported; supported: none, linear, yarn");
   EXPECT_ERROR(OpenStatus(Build(Keys(), [](auto& t) { t["blk.0.attn_q_norm.weight"] = t["output_norm.weight"]; })),
                kUnsupported, "'blk.0.attn_q_norm.weight'");
+}
+
+TEST_F(ModelFileTest, SettingsOfYarnAreChecked) {
+  const auto with = [&](auto more) {
+    Keys keys;
+    keys.more = [more](GgufWriter& w) {
+      w.Add("llama.rope.scaling.type", "yarn").Add("llama.rope.scaling.factor", 4.0f);
+      more(w);
+    };
+    return OpenStatus(Build(keys));
+  };
+  const auto with_float = [&](const std::string& key, float value) {
+    return with([=](GgufWriter& w) { w.Add("llama.rope.scaling." + key, value); });
+  };
+  EXPECT_TRUE(with([](GgufWriter&) {}).ok());
+  EXPECT_ERROR(with_float("yarn_ext_factor", 0.5f), kUnsupported, "yarn_ext_factor is 0.5; supported: 1");
+  EXPECT_ERROR(with_float("yarn_log_multiplier", 0.1f), kUnsupported, "yarn_log_multiplier is 0.1; supported: 0");
+  EXPECT_ERROR(with_float("attn_factor", 0.0f), kDataLoss, "llama.rope.scaling.attn_factor is 0");
+  EXPECT_ERROR(with_float("yarn_attn_factor", NAN), kDataLoss, "llama.rope.scaling.yarn_attn_factor is");
+  EXPECT_ERROR(with_float("attn_factor", 1e35f), kDataLoss, "attention_factor");
+  EXPECT_ERROR(with_float("yarn_beta_fast", 1.0f), kDataLoss, "beta_slow 1 is not below beta_fast 1");
+  EXPECT_ERROR(with_float("yarn_beta_slow", -1.0f), kDataLoss, "beta_slow is -1");
+  EXPECT_ERROR(with([](GgufWriter& w) { w.Add("llama.rope.scaling.original_context_length", uint32_t{0}); }), kDataLoss,
+               "original_context is 0");
+  Keys keys;
+  keys.more = [](GgufWriter& w) { w.Add("llama.rope.scaling.type", "yarn").Add("llama.rope.scaling.factor", -4.0f); };
+  EXPECT_ERROR(OpenStatus(Build(keys)), kDataLoss, "llama.rope.scaling.factor is -4");
 }
 
 TEST_F(ModelFileTest, NumbersThatContradictAreRefused) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <stdexcept>
@@ -110,6 +111,14 @@ GgufWriter TinyModel::Writer() const {
     writer.Add("llama.rope.scaling.type", "linear")
         .Add("llama.rope.scaling.factor", static_cast<float>(rope_linear_factor));
   }
+  if (rope_yarn_factor != 0) {
+    writer.Add("llama.rope.scaling.type", "yarn")
+        .Add("llama.rope.scaling.factor", static_cast<float>(rope_yarn_factor))
+        .Add("llama.rope.scaling.original_context_length", uint32_t{32});
+  }
+  if (rope_attention_factor != 1) {
+    writer.Add("llama.rope.scaling.attn_factor", static_cast<float>(rope_attention_factor));
+  }
   if (attention_scale != 0) writer.Add("llama.attention.scale", static_cast<float>(attention_scale));
   TinyBpe().AddTo(&writer);
   for (const auto& [name, tensor] : tensors) {
@@ -135,11 +144,23 @@ std::vector<std::vector<double>> TinyModel::Logits(const std::vector<int32_t>& i
           double angle = static_cast<double>(t) *
                          std::pow(rope_base, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim));
           if (rope_linear_factor != 0) angle /= rope_linear_factor;
+          double turn = rope_attention_factor;
+          if (rope_yarn_factor != 0) {
+            // Pairs up to index low turn 32 times within 32 positions, from high on less than once.
+            const auto index = [&](double turns) {
+              return static_cast<double>(rotary_dim) * std::log(32.0 / (turns * 2.0 * std::acos(-1.0))) /
+                     (2.0 * std::log(rope_base));
+            };
+            const double low = std::max(std::floor(index(32.0)), 0.0), high = std::ceil(index(1.0));
+            const double kept = 1.0 - std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+            angle *= kept + (1.0 - kept) / rope_yarn_factor;
+            turn *= 1.0 + 0.1 * std::log(rope_yarn_factor);
+          }
           if (!rope_divisors.empty()) angle /= static_cast<double>(rope_divisors[static_cast<size_t>(pair)]);
           double* p = rows[t].data() + head * qk_dim + 2 * pair;
           const double even = p[0];
-          p[0] = even * std::cos(angle) - p[1] * std::sin(angle);
-          p[1] = even * std::sin(angle) + p[1] * std::cos(angle);
+          p[0] = turn * (even * std::cos(angle) - p[1] * std::sin(angle));
+          p[1] = turn * (even * std::sin(angle) + p[1] * std::cos(angle));
         }
       }
     }

@@ -27,6 +27,8 @@ struct TinyModel {
   int64_t rotary_dim = 6;
   double rope_base = 10000.0;
   double rope_linear_factor = 0;     // 0: no scaling
+  double rope_yarn_factor = 0;       // 0: no scaling. With an original context of 32
+  double rope_attention_factor = 1;  // multiplies cos and sin, besides what YaRN implies
   bool former_scale_key = false;     // the factor stands under the key of older files
   std::vector<float> rope_divisors;  // rope_freqs.weight
   double attention_scale = 0;        // 0: 1 / sqrt(qk_dim)

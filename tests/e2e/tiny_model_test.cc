@@ -85,6 +85,14 @@ const Variant kVariants[] = {
        m.rope_linear_factor = 4;
        m.former_scale_key = true;
      }},
+    // Base 20 spreads YaRN's ramp over several pairs.
+    {"YarnWithARamp",
+     [](TinyModel& m) {
+       m.rope_yarn_factor = 4;
+       m.rope_base = 20;
+       m.rope_attention_factor = 0.75;
+     }},
+    {"AttentionFactorAlone", [](TinyModel& m) { m.rope_attention_factor = 1.25; }},
     {"DivisorsFromTheFile", [](TinyModel& m) { m.rope_divisors = {1.0f, 3.5f, 8.0f}; }},
     {"LargeBase", [](TinyModel& m) { m.rope_base = 500000; }},
     {"ScaleFromTheFile", [](TinyModel& m) { m.attention_scale = 0.0625; }},
