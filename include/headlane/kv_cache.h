@@ -3,7 +3,8 @@
 //
 // One page holds `page_tokens` tokens of every layer and every KV head. Within it, each layer and head has its keys in
 // tiles of 16 ([qk_dim][16], lane = key) and its values in the same tiles ([ceil(v_dim / 16)][16 keys][16], lane =
-// feature).
+// feature). In bf16 two features of a key and two keys of a feature stand side by side. A tile takes a multiple of 64
+// bytes.
 // Page sizes, sharing and history never change a result.
 #ifndef HEADLANE_KV_CACHE_H_
 #define HEADLANE_KV_CACHE_H_
@@ -24,7 +25,8 @@ struct KVCacheSpec {
   int64_t v_dim = 0;
   DType k_dtype = DType::kF32;  // of the stored keys: f32, f16 or bf16; rounded to nearest even when written
   DType v_dtype = DType::kF32;
-  bool values_in_keys = false;  // the values are the first v_dim features of the keys: none are stored or written
+  bool values_in_keys = false;  // the values are the first v_dim <= qk_dim features of the keys: none are stored or
+                                // written, v_dtype and the argument v of all calls are not looked at
   int64_t page_tokens = 128;    // a multiple of 16 in 16 .. 256
   int64_t max_tokens = 0;       // capacity: the pool gets ceil(max_tokens / page_tokens) pages
   int64_t max_sequences = 64;
@@ -89,9 +91,9 @@ class KVCache {
   Status Reserve(SequenceId sequence, int64_t n) noexcept;
 
   // Encodes n = k.num_tokens tokens of batch entry `batch` of k [.., n, num_kv_heads, qk_dim] and v [.., n,
-  // num_kv_heads, v_dim] at positions length + begin ... into `layer`. f32 input. Errors: NotFound, OutOfRange (layer;
-  // begin + n past what is reserved), InvalidArgument (shapes, null data), Unsupported (dtype of k or v); nothing is
-  // written then. Allocation: none.
+  // num_kv_heads, v_dim] at positions length + begin ... into `layer`. k and v: f32, f16 or bf16 each, rounded to the
+  // cache's types to nearest even (beyond f16's range: infinity). Errors: NotFound, OutOfRange (layer; begin + n past
+  // what is reserved), InvalidArgument (shapes, null data, dtype); nothing is written then. Allocation: none.
   Status Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
                int64_t begin = 0, int64_t batch = 0) noexcept;
 

@@ -30,8 +30,8 @@ struct Registry {
 };
 
 KernelTable MakeTable(int64_t target) {
-  return {hwy::TargetName(target), {KvF32(target), KvF16(target), KvBF16(target)}, nullptr,
-          Softmax(target),         Elementwise(target),     LinearF32(target)};
+  return {hwy::TargetName(target), {KvF32(target), KvF16(target), KvBF16(target)}, KToVTile(target),
+          Softmax(target),         Elementwise(target), LinearF32(target)};
 }
 
 const KernelTable* Find(Registry& registry, const char* name) {

@@ -1,4 +1,4 @@
-// Keys and values stored as f32: scores, weighted sums, packing of tiles.
+// Keys and values stored as f32: scores, weighted sums, packing of tiles, values from keys.
 #include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,6 +18,8 @@ KvKernels KvF32Table() {
   return {&Qk<F32Tile>, &Pv<F32Tile>, &PackK<F32Tile>, &PackV<F32Tile>, nullptr, nullptr};
 }
 
+KToVTileFn KToVTileTable() { return &KToVTile; }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace headlane::internal
 HWY_AFTER_NAMESPACE();
@@ -26,5 +28,7 @@ HWY_AFTER_NAMESPACE();
 namespace headlane::internal {
 HWY_EXPORT(KvF32Table);
 KvKernels KvF32(int64_t target) { return HEADLANE_CALL_FOR_TARGET(KvF32Table, target); }
+HWY_EXPORT(KToVTileTable);
+KToVTileFn KToVTile(int64_t target) { return HEADLANE_CALL_FOR_TARGET(KToVTileTable, target); }
 }  // namespace headlane::internal
 #endif

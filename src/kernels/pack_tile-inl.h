@@ -193,6 +193,35 @@ void PackV(const PackTileArgs& args) noexcept {
   }
 }
 
+// A stripe of V [16 keys][16 features] is the transpose of 16 features of K [16 features][16 keys].
+inline HWY_MAYBE_UNUSED void KToVTile(const KToVTileArgs& args) noexcept {
+  const hn::CappedTag<float, kTileKeys> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto taint = F32Tile::NoTaint(d);
+  for (int64_t i = 0; i < args.v_dim * kTileKeys; i += lanes) {
+    taint = F32Tile::AddTaint(d, taint, hn::Load(d, args.k_tile + i));
+  }
+  if (args.non_finite != nullptr) *args.non_finite = F32Tile::IsTainted(d, taint);
+
+  int64_t feature = 0;
+  for (; feature + kTileKeys <= args.v_dim; feature += kTileKeys) {
+    const float* const k = args.k_tile + feature * kTileKeys;
+    float* const stripe = args.v_tile + feature * kTileKeys;
+    for (int64_t lane = 0; lane < kTileKeys; lane += kPackedKeys) {
+      for (int64_t key = 0; key < kTileKeys; key += 4) {
+        TransposeFour<F32Tile, F32Element>(k + lane * kTileKeys + key, kTileKeys, stripe, key, lane);
+      }
+    }
+  }
+  if (feature == args.v_dim) return;
+  for (int64_t key = 0; key < kTileKeys; ++key) {
+    for (int64_t lane = 0; lane < kTileKeys; ++lane) {
+      args.v_tile[(feature + key) * kTileKeys + lane] =
+          feature + lane < args.v_dim ? args.k_tile[(feature + lane) * kTileKeys + key] : 0.0f;
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace headlane::internal
 HWY_AFTER_NAMESPACE();

@@ -56,7 +56,7 @@ HWY_INLINE void AddDistances(float* HWY_RESTRICT s, int64_t num_keys, float slop
   }
 }
 
-HWY_MAYBE_UNUSED void ModifyScores(const ScoreArgs& args) noexcept {
+inline HWY_MAYBE_UNUSED void ModifyScores(const ScoreArgs& args) noexcept {
   const int64_t num_keys = args.num_tiles * kTileKeys;
   const bool caps = args.softcap > 0.0f || args.bias != nullptr;
   int32_t low = 0, high = 0;

@@ -11,6 +11,8 @@ namespace headlane::internal {
 KvKernels KvF32(int64_t target);
 KvKernels KvF16(int64_t target);
 KvKernels KvBF16(int64_t target);
+using KToVTileFn = void (*)(const KToVTileArgs&) noexcept;
+KToVTileFn KToVTile(int64_t target);
 SoftmaxKernels Softmax(int64_t target);
 ElementwiseKernels Elementwise(int64_t target);
 using LinearF32Fn = void (*)(const LinearArgs&) noexcept;

@@ -15,7 +15,7 @@ KVCache::~KVCache() = default;
 
 Result<KVCache> KVCache::Create(const KVCacheSpec& spec) noexcept {
   HEADLANE_ASSIGN_OR_RETURN(std::unique_ptr<internal::KVCacheImpl> impl,
-                            internal::KVCacheImpl::Create(spec, internal::ActiveKernels().kv[0]));
+                            internal::KVCacheImpl::Create(spec, internal::ActiveKernels().kv));
   return KVCache(std::move(impl));
 }
 

@@ -15,7 +15,8 @@ Status NoSequence(SequenceId id) noexcept {
   return MakeStatus(StatusCode::kNotFound, "no sequence %lld in this KV cache", static_cast<long long>(id.value));
 }
 
-Result<std::unique_ptr<KVCacheImpl>> KVCacheImpl::Create(const KVCacheSpec& spec, const KvKernels& kernels) noexcept {
+Result<std::unique_ptr<KVCacheImpl>> KVCacheImpl::Create(const KVCacheSpec& spec,
+                                                         const KvKernels (&kernels)[kNumDTypes]) noexcept {
   HEADLANE_ASSIGN_OR_RETURN(const KVLayout layout, MakeKVLayout(spec));
   std::unique_ptr<KVCacheImpl> impl(new (std::nothrow) KVCacheImpl(spec, layout, kernels));
   if (impl == nullptr) {

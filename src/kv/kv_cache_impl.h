@@ -25,8 +25,10 @@ Status NoSequence(SequenceId id) noexcept;
 
 class KVCacheImpl {
  public:
-  // `kernels` encodes the rows; the bits of the tiles do not depend on which one it is. It must outlive the cache.
-  static Result<std::unique_ptr<KVCacheImpl>> Create(const KVCacheSpec& spec, const KvKernels& kernels) noexcept;
+  // `kernels`, one per DType, encode the rows; the bits of the tiles do not depend on which target's they are. They must
+  // outlive the cache.
+  static Result<std::unique_ptr<KVCacheImpl>> Create(const KVCacheSpec& spec,
+                                                     const KvKernels (&kernels)[kNumDTypes]) noexcept;
 
   // As KVCache's methods of the same names.
   const KVCacheSpec& spec() const noexcept { return spec_; }
@@ -72,8 +74,12 @@ class KVCacheImpl {
   void PoisonUnusedForTesting() const noexcept;
 
  private:
-  KVCacheImpl(const KVCacheSpec& spec, const KVLayout& layout, const KvKernels& kernels) noexcept
-      : spec_(spec), layout_(layout), kernels_(&kernels) {}
+  // Requires: the spec has a layout.
+  KVCacheImpl(const KVCacheSpec& spec, const KVLayout& layout, const KvKernels (&kernels)[kNumDTypes]) noexcept
+      : spec_(spec),
+        layout_(layout),
+        k_kernels_(&kernels[static_cast<int>(spec.k_dtype)]),
+        v_kernels_(spec.values_in_keys ? nullptr : &kernels[static_cast<int>(spec.v_dtype)]) {}
 
   // Everything about a Write but its reach into the reservation, so that Append can ask before it reserves.
   Status CheckRows(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
@@ -91,7 +97,8 @@ class KVCacheImpl {
 
   KVCacheSpec spec_;
   KVLayout layout_;
-  const KvKernels* kernels_;
+  const KvKernels* k_kernels_;
+  const KvKernels* v_kernels_;  // nullptr: the values are in the keys
   PagePool pool_;
   SequenceTable sequences_;
   TileMarks marks_;

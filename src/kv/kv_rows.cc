@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "base/checked_math.h"
+#include "base/float16.h"
+#include "base/tile_layout.h"
 #include "base/view_check.h"
 #include "kv/kv_cache_impl.h"
 
@@ -12,14 +14,9 @@ namespace {
 
 long long LL(int64_t value) { return static_cast<long long>(value); }
 
-// Extents and dtype of one of k and v. View is ConstTensorView or TensorView.
+// Extents of one of k and v. View is ConstTensorView or TensorView.
 template <typename View>
-Status CheckRowsView(const char* name, const View& view, int64_t num_tokens, int64_t num_heads, int64_t dim,
-                     DType stored) {
-  if (DTypeBytes(view.dtype) != 0 && view.dtype != DType::kF32) {
-    return MakeStatus(StatusCode::kUnsupported, "%s: rows are %s, a cache of %s takes and gives f32", name,
-                      DTypeName(view.dtype), DTypeName(stored));
-  }
+Status CheckRowsView(const char* name, const View& view, int64_t num_tokens, int64_t num_heads, int64_t dim) {
   const struct {
     const char* field;
     int64_t value;
@@ -33,6 +30,12 @@ Status CheckRowsView(const char* name, const View& view, int64_t num_tokens, int
     }
   }
   return CheckView(name, view);
+}
+
+// Rows are given back as what holds every stored number exactly.
+Status CheckReadsF32(const char* name, const TensorView& view) {
+  if (DTypeBytes(view.dtype) == 0 || view.dtype == DType::kF32) return OkStatus();
+  return MakeStatus(StatusCode::kUnsupported, "%s: rows are %s, a cache gives f32", name, DTypeName(view.dtype));
 }
 
 Status CheckBatch(const char* name, int64_t batch, int64_t num_batch) {
@@ -49,14 +52,59 @@ Status CheckLayer(SequenceId id, int64_t layer, int64_t num_layers) {
 // The bits of slots [begin, begin + count).
 uint16_t SlotBits(int64_t begin, int64_t count) { return static_cast<uint16_t>(((1u << count) - 1u) << begin); }
 
+// Whether one of features [0, dim) of slots [begin, begin + count) of a K tile is not finite.
+template <typename T>
+bool HoldsNonFinite(DType dtype, const std::byte* tile, T exponent, int64_t dim, int64_t begin, int64_t count) {
+  bool found = false;
+  for (int64_t d = 0; d < dim; ++d) {
+    for (int64_t slot = begin; slot < begin + count; ++slot) {
+      T bits;
+      std::memcpy(&bits, tile + KTileIndex(dtype, d, slot) * static_cast<int64_t>(sizeof(T)), sizeof(T));
+      found |= (bits & exponent) == exponent;
+    }
+  }
+  return found;
+}
+bool HoldsNonFinite(DType dtype, const std::byte* tile, int64_t dim, int64_t begin, int64_t count) {
+  if (dtype == DType::kF32) return HoldsNonFinite<uint32_t>(dtype, tile, 0x7F800000u, dim, begin, count);
+  const uint16_t exponent = dtype == DType::kF16 ? 0x7C00 : 0x7F80;
+  return HoldsNonFinite<uint16_t>(dtype, tile, exponent, dim, begin, count);
+}
+
+// The number at `index` of a tile, exactly. Its bytes are copied: on some targets a float that is loaded and stored may
+// lose its NaN payload.
+void ReadElement(DType dtype, const std::byte* tile, int64_t index, float* out) {
+  if (dtype == DType::kF32) {
+    std::memcpy(out, tile + index * static_cast<int64_t>(sizeof(float)), sizeof(float));
+    return;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, tile + index * static_cast<int64_t>(sizeof(bits)), sizeof(bits));
+  *out = dtype == DType::kF16 ? F16ToF32(bits) : BF16ToF32(bits);
+}
+
+// Rows of `count` tokens of a view as a kernel's argument.
+PackTileArgs RowsOf(const ConstTensorView& view, int64_t batch, int64_t token, int64_t head, int64_t count) {
+  PackTileArgs pack{};
+  const int64_t first = batch * view.batch_stride + token * view.token_stride + head * view.head_stride;
+  pack.rows = static_cast<const std::byte*>(view.data) + first * DTypeBytes(view.dtype);
+  pack.rows_dtype = view.dtype;
+  pack.row_stride = view.token_stride;
+  pack.dim_stride = view.dim_stride;
+  pack.dim = view.dim;
+  pack.num_keys = count;
+  return pack;
+}
+
 }  // namespace
 
 Status KVCacheImpl::CheckRows(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
                               int64_t batch) const noexcept {
   HEADLANE_RETURN_IF_ERROR(CheckLayer(id, layer, spec_.num_layers));
-  HEADLANE_RETURN_IF_ERROR(CheckRowsView("k", k, k.num_tokens, spec_.num_kv_heads, spec_.qk_dim, spec_.k_dtype));
-  HEADLANE_RETURN_IF_ERROR(CheckRowsView("v", v, k.num_tokens, spec_.num_kv_heads, spec_.v_dim, spec_.v_dtype));
+  HEADLANE_RETURN_IF_ERROR(CheckRowsView("k", k, k.num_tokens, spec_.num_kv_heads, spec_.qk_dim));
   HEADLANE_RETURN_IF_ERROR(CheckBatch("k", batch, k.num_batch));
+  if (spec_.values_in_keys) return OkStatus();
+  HEADLANE_RETURN_IF_ERROR(CheckRowsView("v", v, k.num_tokens, spec_.num_kv_heads, spec_.v_dim));
   return CheckBatch("v", batch, v.num_batch);
 }
 
@@ -105,28 +153,20 @@ void KVCacheImpl::WriteRows(const Sequence& sequence, int64_t layer, const Const
         std::memset(k_tile, 0, static_cast<size_t>(layout_.k_tile_bytes));
         std::memset(v_tile, 0, static_cast<size_t>(layout_.v_tile_bytes));
       }
+      PackTileArgs pack = RowsOf(k, batch, token, head, count);
+      pack.slot_begin = place.slot;
+      pack.tile = k_tile;
+      k_kernels_->pack_k(pack);
       bool non_finite = false;
-      const float* const k_rows =
-          static_cast<const float*>(k.data) + batch * k.batch_stride + token * k.token_stride + head * k.head_stride;
-      const float* const v_rows =
-          static_cast<const float*>(v.data) + batch * v.batch_stride + token * v.token_stride + head * v.head_stride;
-      PackTileArgs pack{.rows = k_rows,
-                        .rows_dtype = DType::kF32,
-                        .row_stride = k.token_stride,
-                        .dim_stride = k.dim_stride,
-                        .dim = spec_.qk_dim,
-                        .num_keys = count,
-                        .slot_begin = place.slot,
-                        .tile = k_tile,
-                        .non_finite = nullptr};
-      kernels_->pack_k(pack);
-      pack.rows = v_rows;
-      pack.row_stride = v.token_stride;
-      pack.dim_stride = v.dim_stride;
-      pack.dim = spec_.v_dim;
-      pack.tile = v_tile;
-      pack.non_finite = &non_finite;
-      kernels_->pack_v(pack);
+      if (spec_.values_in_keys) {
+        non_finite = HoldsNonFinite(spec_.k_dtype, k_tile, spec_.v_dim, place.slot, count);
+      } else {
+        pack = RowsOf(v, batch, token, head, count);
+        pack.slot_begin = place.slot;
+        pack.tile = v_tile;
+        pack.non_finite = &non_finite;
+        v_kernels_->pack_v(pack);
+      }
       uint8_t& flag = marks_.flags().Tiles(layer, page, head)[place.tile];
       // A later roll-back leaves what was written in the tile's memory, so the flag stays until all of the tile is new.
       const bool all_new = stale || count == kTileKeys;
@@ -159,10 +199,14 @@ Status KVCacheImpl::Read(SequenceId id, int64_t layer, int64_t begin, const Tens
   const Sequence* const sequence = sequences_.Find(id);
   if (sequence == nullptr) return NoSequence(id);
   HEADLANE_RETURN_IF_ERROR(CheckLayer(id, layer, spec_.num_layers));
-  HEADLANE_RETURN_IF_ERROR(CheckRowsView("k", k, k.num_tokens, spec_.num_kv_heads, spec_.qk_dim, spec_.k_dtype));
-  HEADLANE_RETURN_IF_ERROR(CheckRowsView("v", v, k.num_tokens, spec_.num_kv_heads, spec_.v_dim, spec_.v_dtype));
+  HEADLANE_RETURN_IF_ERROR(CheckReadsF32("k", k));
+  HEADLANE_RETURN_IF_ERROR(CheckRowsView("k", k, k.num_tokens, spec_.num_kv_heads, spec_.qk_dim));
   HEADLANE_RETURN_IF_ERROR(CheckBatch("k", 0, k.num_batch));
-  HEADLANE_RETURN_IF_ERROR(CheckBatch("v", 0, v.num_batch));
+  if (!spec_.values_in_keys) {
+    HEADLANE_RETURN_IF_ERROR(CheckReadsF32("v", v));
+    HEADLANE_RETURN_IF_ERROR(CheckRowsView("v", v, k.num_tokens, spec_.num_kv_heads, spec_.v_dim));
+    HEADLANE_RETURN_IF_ERROR(CheckBatch("v", 0, v.num_batch));
+  }
   if (!RangeFits(begin, k.num_tokens, sequence->length)) {
     return MakeStatus(StatusCode::kOutOfRange, "sequence %lld: cannot read %lld tokens from %lld on, it has %lld",
                       LL(id.value), LL(k.num_tokens), LL(begin), LL(sequence->length));
@@ -171,19 +215,16 @@ Status KVCacheImpl::Read(SequenceId id, int64_t layer, int64_t begin, const Tens
     const TokenPlace place = PlaceOf(begin + token, spec_.page_tokens);
     const int64_t page = sequence->pages[place.page];
     for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
-      const float* const k_tile = reinterpret_cast<const float*>(addressing_.KTile(layer, page, head, place.tile));
-      const float* const v_tile = reinterpret_cast<const float*>(addressing_.VTile(layer, page, head, place.tile));
+      const std::byte* const k_tile = addressing_.KTile(layer, page, head, place.tile);
       float* const k_row = static_cast<float*>(k.data) + token * k.token_stride + head * k.head_stride;
-      float* const v_row = static_cast<float*>(v.data) + token * v.token_stride + head * v.head_stride;
-      // memcpy of the bytes: on some targets a float that is loaded and stored may lose its NaN payload.
       for (int64_t i = 0; i < spec_.qk_dim; ++i) {
-        std::memcpy(&k_row[i * k.dim_stride], &k_tile[i * kTileKeys + place.slot], sizeof(float));
+        ReadElement(spec_.k_dtype, k_tile, KTileIndex(spec_.k_dtype, i, place.slot), &k_row[i * k.dim_stride]);
       }
+      if (spec_.values_in_keys) continue;
+      const std::byte* const v_tile = addressing_.VTile(layer, page, head, place.tile);
+      float* const v_row = static_cast<float*>(v.data) + token * v.token_stride + head * v.head_stride;
       for (int64_t i = 0; i < spec_.v_dim; ++i) {
-        const int64_t stripe = i / kTileKeys;
-        const int64_t lane = i % kTileKeys;
-        std::memcpy(&v_row[i * v.dim_stride], &v_tile[(stripe * kTileKeys + place.slot) * kTileKeys + lane],
-                    sizeof(float));
+        ReadElement(spec_.v_dtype, v_tile, VTileIndex(spec_.v_dtype, i, place.slot), &v_row[i * v.dim_stride]);
       }
     }
   }

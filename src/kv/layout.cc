@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/checked_math.h"
+#include "base/tile_layout.h"
 
 namespace headlane::internal {
 namespace {
@@ -13,8 +14,8 @@ Status FieldError(const char* field, int64_t value, const char* must_be) {
 }
 
 Status CheckDType(const char* field, DType dtype) {
-  if (dtype == DType::kF32) return OkStatus();
-  return MakeStatus(StatusCode::kUnsupported, "KVCacheSpec: %s is %s (%d), only f32 is offered", field,
+  if (DTypeBytes(dtype) != 0) return OkStatus();
+  return MakeStatus(StatusCode::kUnsupported, "KVCacheSpec: %s is %s (%d), must be f32, f16 or bf16", field,
                     DTypeName(dtype), static_cast<int>(dtype));
 }
 
@@ -33,7 +34,18 @@ Status CheckSpec(const KVCacheSpec& spec) {
   }
   if (spec.max_sequences > kMaxSequences) return FieldError("max_sequences", spec.max_sequences, "at most 1048576");
   HEADLANE_RETURN_IF_ERROR(CheckDType("k_dtype", spec.k_dtype));
-  return CheckDType("v_dtype", spec.v_dtype);
+  if (!spec.values_in_keys) return CheckDType("v_dtype", spec.v_dtype);
+  if (spec.v_dim <= spec.qk_dim) return OkStatus();
+  return MakeStatus(StatusCode::kInvalidArgument, "KVCacheSpec: v_dim is %lld, values in keys have at most qk_dim %lld",
+                    static_cast<long long>(spec.v_dim), static_cast<long long>(spec.qk_dim));
+}
+
+bool CheckedKTileBytes(DType dtype, int64_t qk_dim, int64_t* bytes) {
+  return CheckedRoundUp(qk_dim, TilePack(dtype), bytes) &&
+         CheckedProduct({*bytes, kTileKeys, DTypeBytes(dtype)}, bytes) && CheckedRoundUp(*bytes, kTileAlignment, bytes);
+}
+bool CheckedVTileBytes(DType dtype, int64_t v_dim, int64_t* bytes) {
+  return CheckedRoundUp(v_dim, kTileKeys, bytes) && CheckedProduct({*bytes, kTileKeys, DTypeBytes(dtype)}, bytes);
 }
 
 }  // namespace
@@ -50,13 +62,9 @@ Result<KVLayout> MakeKVLayout(const KVCacheSpec& spec) noexcept {
                       static_cast<long long>(spec.page_tokens),
                       static_cast<long long>(std::numeric_limits<int32_t>::max()));
   }
-  const int64_t k_bytes = DTypeBytes(spec.k_dtype);
-  const int64_t v_bytes = DTypeBytes(spec.v_dtype);
-  int64_t padded_v_dim = 0;
   int64_t v_head_bytes = 0;
-  if (!CheckedProduct({spec.qk_dim, kTileKeys, k_bytes}, &layout.k_tile_bytes) ||
-      !CheckedRoundUp(spec.v_dim, kTileKeys, &padded_v_dim) ||
-      !CheckedProduct({padded_v_dim, kTileKeys, v_bytes}, &layout.v_tile_bytes) ||
+  if (!CheckedKTileBytes(spec.k_dtype, spec.qk_dim, &layout.k_tile_bytes) ||
+      !(spec.values_in_keys || CheckedVTileBytes(spec.v_dtype, spec.v_dim, &layout.v_tile_bytes)) ||
       !CheckedMul(layout.k_tile_bytes, layout.tiles_per_page, &layout.v_offset) ||
       !CheckedMul(layout.v_tile_bytes, layout.tiles_per_page, &v_head_bytes) ||
       !CheckedAdd(layout.v_offset, v_head_bytes, &layout.head_bytes) ||

@@ -6,7 +6,8 @@
 //   pool   [num_layers][total_pages] pages of one layer
 //   page   [num_kv_heads] heads
 //   head   [tiles_per_page] K tiles, then [tiles_per_page] V tiles
-//   K tile [qk_dim][16 keys]        V tile [ceil(v_dim / 16)][16 keys][16 features]        (f32)
+//   K tile [qk_dim][16 keys]        V tile [ceil(v_dim / 16)][16 keys][16 features]        (base/tile_layout.h)
+// Tiles are rounded up to 64 bytes. Where the values are in the keys there are no V tiles.
 // Layers come first because one run of attention reads one layer: its pages then lie as densely as they can. K before V
 // of the same head, because a worker streams exactly these two.
 #ifndef HEADLANE_SRC_KV_LAYOUT_H_
@@ -39,7 +40,7 @@ struct KVLayout {
   int64_t pool_bytes = 0;   // all pages of all layers
 };
 
-// Errors: InvalidArgument (a field of the spec; sizes past 64 bits or page numbers past 32), Unsupported (dtype).
+// Errors: InvalidArgument (a field of the spec; sizes past 64 bits or page numbers past 32), Unsupported (no dtype).
 Result<KVLayout> MakeKVLayout(const KVCacheSpec& spec) noexcept;
 
 // The place of the token with index `order` in its sequence.
@@ -74,8 +75,8 @@ struct KVAddressing {
   }
 };
 
-// One byte per (layer, page, head, tile), 0 unless a value that is not finite was written into the tile's V since the
-// tile was cleared. While it is 0, a hidden key's V times the weight 0 adds nothing; otherwise hidden keys must be left
+// One byte per (layer, page, head, tile), 0 unless a value that is not finite was stored in the tile's V since the tile
+// was cleared. While it is 0, a hidden key's V times the weight 0 adds nothing; otherwise hidden keys must be left
 // out by selection.
 struct KVFlagAddressing {
   uint8_t* base = nullptr;

@@ -1,4 +1,4 @@
-// qk: scores of one block, bit by bit against one fma chain per key.
+// qk of every element type: scores of one block, bit by bit against one fma chain per key.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,19 +16,21 @@ namespace headlane::testing {
 namespace {
 
 struct Shape {
+  DType dtype;
   int64_t rows;
   int64_t qk_dim;
   int64_t num_tiles;
 };
 
 void CheckScores(const TargetInfo& target, const Shape& shape, uint64_t seed, float special) {
-  SCOPED_TRACE(::testing::Message() << target.name << " rows " << shape.rows << " dim " << shape.qk_dim << " tiles "
+  SCOPED_TRACE(::testing::Message() << target.name << " " << DTypeName(shape.dtype) << " rows " << shape.rows << " dim " << shape.qk_dim << " tiles "
                                     << shape.num_tiles);
   Random random(seed);
   const int64_t num_keys = shape.num_tiles * 16;
   std::vector<float> keys = random.Floats(static_cast<size_t>(num_keys * shape.qk_dim));
   if (special != 0.0f) keys[static_cast<size_t>(random.Int(0, num_keys * shape.qk_dim - 1))] = special;
-  const Tiles tiles = Tiles::OfKeys(keys, num_keys, shape.qk_dim);
+  Round(shape.dtype, keys);
+  const Tiles tiles = Tiles::OfKeys(shape.dtype, keys, num_keys, shape.qk_dim);
   // A pitch wider than the row: what lies between the rows is 0xFF and must not be used.
   const int64_t pitch = shape.qk_dim + random.Int(0, 5);
   const GuardedFloats q(static_cast<size_t>((shape.rows - 1) * pitch + shape.qk_dim));
@@ -44,7 +46,7 @@ void CheckScores(const TargetInfo& target, const Shape& shape, uint64_t seed, fl
   args.num_tiles = shape.num_tiles;
   args.s = s.data();
   args.stream = random.OneIn(2);
-  internal::ActiveKernels().kv[0].qk(args);
+  internal::ActiveKernels().kv[static_cast<int>(shape.dtype)].qk(args);
 
   for (int64_t r = 0; r < shape.rows; ++r) {
     std::vector<float> expected(static_cast<size_t>(num_keys));
@@ -64,10 +66,12 @@ void CheckScores(const TargetInfo& target, const Shape& shape, uint64_t seed, fl
 TEST(ScoresTest, EveryNumberOfRowsTilesAndOddDims) {
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
-    for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64}) {
-      for (int64_t dim : {1, 2, 3, 7, 16, 33, 64}) {
-        for (int64_t tiles = 1; tiles <= 8; ++tiles)
-          CheckScores(target, {rows, dim, tiles}, static_cast<uint64_t>(rows * 1000 + dim * 10 + tiles), 0.0f);
+    for (DType dtype : kAllDTypes) {
+      for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64}) {
+        for (int64_t dim : {1, 2, 3, 7, 16, 33, 64}) {
+          for (int64_t tiles = 1; tiles <= 8; ++tiles)
+            CheckScores(target, {dtype, rows, dim, tiles}, static_cast<uint64_t>(rows * 1000 + dim * 10 + tiles), 0.0f);
+        }
       }
     }
   }
@@ -76,8 +80,10 @@ TEST(ScoresTest, EveryNumberOfRowsTilesAndOddDims) {
 TEST(ScoresTest, WideHeads) {
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
-    for (int64_t dim : {80, 96, 128, 160, 192, 256, 257, 576}) {
-      for (int64_t rows : {1, 4, 6, 17}) CheckScores(target, {rows, dim, 8}, static_cast<uint64_t>(dim), 0.0f);
+    for (DType dtype : kAllDTypes) {
+      for (int64_t dim : {80, 96, 128, 160, 192, 256, 257, 576}) {
+        for (int64_t rows : {1, 4, 6, 17}) CheckScores(target, {dtype, rows, dim, 8}, static_cast<uint64_t>(dim), 0.0f);
+      }
     }
   }
 }
@@ -87,7 +93,9 @@ TEST(ScoresTest, NonFiniteKeysStayInTheirLane) {
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
     for (float special : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 3e38f}) {
-      for (int64_t rows : {1, 5, 16}) CheckScores(target, {rows, 24, 3}, static_cast<uint64_t>(rows), special);
+      for (DType dtype : kAllDTypes) {
+        for (int64_t rows : {1, 5, 16}) CheckScores(target, {dtype, rows, 24, 3}, static_cast<uint64_t>(rows), special);
+      }
     }
   }
 }

@@ -17,6 +17,7 @@ namespace headlane::testing {
 namespace {
 
 struct Shape {
+  DType dtype;
   int64_t rows;
   int64_t v_dim;
   int64_t num_tiles;
@@ -29,7 +30,7 @@ enum class Mode {
 };
 
 void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64_t seed) {
-  SCOPED_TRACE(::testing::Message() << target.name << " rows " << shape.rows << " dim " << shape.v_dim << " tiles "
+  SCOPED_TRACE(::testing::Message() << target.name << " " << DTypeName(shape.dtype) << " rows " << shape.rows << " dim " << shape.v_dim << " tiles "
                                     << shape.num_tiles << " mode " << static_cast<int>(mode));
   Random random(seed);
   const int64_t num_keys = shape.num_tiles * 16;
@@ -49,7 +50,8 @@ void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64
           random.Pick<float>({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()});
     }
   }
-  const Tiles tiles = Tiles::OfValues(values, num_keys, shape.v_dim);
+  Round(shape.dtype, values);
+  const Tiles tiles = Tiles::OfValues(shape.dtype, values, num_keys, shape.v_dim);
 
   std::vector<reference::BlockWeights> weights(static_cast<size_t>(shape.rows));
   std::vector<std::vector<float>> expected;
@@ -88,7 +90,7 @@ void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64
   args.o_pitch = pitch;
   args.live = mode == Mode::kSelect ? live.data() : nullptr;
   args.stream = random.OneIn(2);
-  internal::ActiveKernels().kv[0].pv(args);
+  internal::ActiveKernels().kv[static_cast<int>(shape.dtype)].pv(args);
 
   for (int64_t r = 0; r < shape.rows; ++r) {
     ASSERT_TRUE(Matches(target, expected[static_cast<size_t>(r)].data(), o.data() + r * pitch,
@@ -102,11 +104,14 @@ void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64
 TEST(ValuesTest, EveryNumberOfRowsTilesAndOddDims) {
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
-    for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64}) {
-      for (int64_t dim : {1, 7, 16, 17, 33, 64}) {
-        for (int64_t tiles : {1, 2, 3, 5, 8}) {
-          for (Mode mode : {Mode::kFresh, Mode::kPlain, Mode::kSelect}) {
-            CheckValues(target, {rows, dim, tiles}, mode, static_cast<uint64_t>(rows * 1000 + dim * 10 + tiles));
+    for (DType dtype : kAllDTypes) {
+      for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 31, 64}) {
+        for (int64_t dim : {1, 7, 16, 17, 33, 64}) {
+          for (int64_t tiles : {1, 2, 3, 5, 8}) {
+            for (Mode mode : {Mode::kFresh, Mode::kPlain, Mode::kSelect}) {
+              CheckValues(target, {dtype, rows, dim, tiles}, mode,
+                          static_cast<uint64_t>(rows * 1000 + dim * 10 + tiles));
+            }
           }
         }
       }
@@ -117,10 +122,12 @@ TEST(ValuesTest, EveryNumberOfRowsTilesAndOddDims) {
 TEST(ValuesTest, WideHeads) {
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
-    for (int64_t dim : {80, 96, 128, 160, 256, 257, 512}) {
-      for (int64_t rows : {1, 4, 6, 17}) {
-        for (Mode mode : {Mode::kFresh, Mode::kPlain, Mode::kSelect})
-          CheckValues(target, {rows, dim, 8}, mode, static_cast<uint64_t>(dim));
+    for (DType dtype : kAllDTypes) {
+      for (int64_t dim : {80, 96, 128, 160, 256, 257, 512}) {
+        for (int64_t rows : {1, 4, 6, 17}) {
+          for (Mode mode : {Mode::kFresh, Mode::kPlain, Mode::kSelect})
+            CheckValues(target, {dtype, rows, dim, 8}, mode, static_cast<uint64_t>(dim));
+        }
       }
     }
   }
