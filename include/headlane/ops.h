@@ -100,8 +100,8 @@ Result<RopeSpec> ResolveRope(const RopeSpec& spec, int64_t context_length) noexc
 double YarnMscale(double factor, double mscale) noexcept;
 
 // sqrt(1 + ln(factor) / ln(original_context)) for factor > 1, otherwise 1: LongRoPE's attention_factor where a
-// checkpoint states none. Within an ulp of double, the same on every machine; NaN if factor is no number in
-// [1e-100, 1e100] or original_context none in [2, 1e100]. Threads: any.
+// checkpoint states none. The nearest double; NaN if factor is no number in [1e-100, 1e100] or original_context none in
+// [2, 1e100]. Threads: any.
 double LongRopeMscale(double factor, double original_context) noexcept;
 
 // cos and sin of every pair at the given positions, times the attention factor, correct to the last bit of f32 up to

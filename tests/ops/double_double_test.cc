@@ -18,6 +18,7 @@ using internal::DoubleDouble;
 struct SinCosVector {
   double hi;
   double lo;
+  double scale;
   uint32_t cos_bits;
   uint32_t sin_bits;
 };
@@ -30,7 +31,7 @@ TEST(SinCos, NextToTheMiddleOfTwoFloats) {
     for (const double sign : {1.0, -1.0}) {
       const DoubleDouble angle = {sign * v.hi, sign * v.lo};
       float sin = 0.0f, cos = 0.0f;
-      internal::SinCos(angle, 1.0, &sin, &cos);
+      internal::SinCos(angle, v.scale, &sin, &cos);
       EXPECT_EQ(Bits(cos), v.cos_bits) << v.hi;
       EXPECT_EQ(Bits(static_cast<float>(sign) * sin), v.sin_bits) << v.hi;
     }

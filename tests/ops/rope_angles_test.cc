@@ -34,6 +34,7 @@ enum SpecId {
   kYarn,
   kYarnNotTruncated,
   kYarnBetas,
+  kYarnNarrow,
   kYarnAllSlow,
   kYarnAllFast,
   kLongRope,
@@ -104,6 +105,12 @@ RopeSpec MakeSpec(SpecId id, std::vector<float>* divisors) {
       spec.beta_fast = 16.0;
       spec.beta_slow = 2.0;
       spec.attention_factor = 0.75;
+      break;
+    case kYarnNarrow:
+      spec = MakeYarn(8.0, 2048.0);
+      spec.beta_fast = 11.0;
+      spec.beta_slow = 9.7;
+      spec.yarn_truncate = false;
       break;
     case kYarnAllSlow:
       return MakeYarn(4.0, 4.0);
