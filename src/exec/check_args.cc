@@ -147,6 +147,9 @@ Status CheckCache(const PlanImpl& plan, const AttentionArgs& args) {
   if (given.page_tokens != planned.page_tokens) {
     return Mismatch("args.cache", "page_tokens", given.page_tokens, planned.page_tokens);
   }
+  if (given.values_in_keys != planned.values_in_keys) {
+    return Mismatch("args.cache", "values_in_keys", given.values_in_keys, planned.values_in_keys);
+  }
   if (given.k_dtype != planned.k_dtype || given.v_dtype != planned.v_dtype) {
     return MakeStatus(StatusCode::kInvalidArgument, "args.cache holds %s and %s, but the plan's cache %s and %s",
                       DTypeName(given.k_dtype), DTypeName(given.v_dtype), DTypeName(planned.k_dtype),

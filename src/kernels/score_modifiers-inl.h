@@ -25,10 +25,15 @@ HWY_INLINE void CapAndBias(float* HWY_RESTRICT s, int64_t num_keys, float softca
   const hn::CappedTag<float, kTileKeys> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto cap = hn::Set(d, softcap);
+  const auto hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int64_t i = 0; i < num_keys; i += lanes) {
     auto v = hn::Load(d, s + i);
     if (softcap > 0.0f) v = hn::Mul(cap, Tanh(d, hn::Div(v, cap)));
-    if (bias != nullptr) v = hn::Add(v, hn::LoadU(d, bias + i));
+    if (bias != nullptr) {
+      // -inf hides its key whatever the score is, NaN included, which a sum would keep.
+      const auto b = hn::LoadU(d, bias + i);
+      v = hn::IfThenElse(hn::Eq(b, hidden), b, hn::Add(v, b));
+    }
     hn::Store(v, d, s + i);
   }
 }

@@ -65,8 +65,7 @@ TEST(CheckArgs, PlainTensors) {
       {[](A a) { a->q.num_heads = 5; }, kInvalid, {"q", "5", "4"}},
       {[](A a) { a->q.dim = 15; }, kInvalid, {"q", "15", "16"}},
       {[](A a) { a->q.data = nullptr; }, kInvalid, {"q", "null"}},
-      {[](A a) { a->q.dtype = DType::kF16; }, StatusCode::kUnsupported, {"q", "f16"}},
-      {[](A a) { a->q.dtype = static_cast<DType>(99); }, StatusCode::kUnsupported, {"q"}},
+      {[](A a) { a->q.dtype = static_cast<DType>(99); }, StatusCode::kInvalidArgument, {"q", "99"}},
       {[](A a) { a->q.num_tokens = 3; }, kRange, {"sequences[1]", "4", "q", "3"}},
       {[](A a) { a->q.num_tokens = 0; }, kRange, {"sequences[0]", "1", "q", "0"}},
       {[](A a) { a->q.num_tokens = -1; }, kInvalid, {"q", "-1"}},
@@ -77,7 +76,7 @@ TEST(CheckArgs, PlainTensors) {
       {[](A a) { a->k.dim = 12; }, kInvalid, {"k", "12", "16"}},
       {[](A a) { a->k.num_tokens = 79; }, kRange, {"sequences[1]", "80", "k", "79"}},
       {[](A a) { a->k.data = nullptr; }, kInvalid, {"k", "null"}},
-      {[](A a) { a->k.dtype = DType::kBF16; }, StatusCode::kUnsupported, {"k", "bf16"}},
+      {[](A a) { a->k.dtype = static_cast<DType>(-1); }, StatusCode::kInvalidArgument, {"k", "-1"}},
       {[](A a) { a->v.num_heads = 1; }, kInvalid, {"v", "1", "2"}},
       {[](A a) { a->v.dim = 16; }, kInvalid, {"v", "16", "12"}},
       {[](A a) { a->v.num_tokens = 29; }, kRange, {"sequences[0]", "30", "v", "29"}},
@@ -86,7 +85,7 @@ TEST(CheckArgs, PlainTensors) {
       {[](A a) { a->out.dim = 16; }, kInvalid, {"out", "16", "12"}},
       {[](A a) { a->out.num_tokens = 2; }, kRange, {"sequences[1]", "4", "out", "2"}},
       {[](A a) { a->out.data = nullptr; }, kInvalid, {"out", "null"}},
-      {[](A a) { a->out.dtype = DType::kF16; }, StatusCode::kUnsupported, {"out", "f16"}},
+      {[](A a) { a->out.dtype = static_cast<DType>(3); }, StatusCode::kInvalidArgument, {"out", "3"}},
       {[](A a) { a->out.token_stride = 47; }, kInvalid, {"out", "47"}},
       {[](A a) { a->out.head_stride = 11; }, kInvalid, {"out", "11"}},
       {[](A a) { a->out.dim_stride = 0; }, kInvalid, {"out", "0"}},
@@ -142,6 +141,52 @@ TEST(CheckArgs, Caches) {
                     {[&](A a) { a->cache = &smaller; }, kInvalid, {"page", "1"}},
                     {[](A a) { a->q.num_tokens = 3; }, StatusCode::kOutOfRange, {"sequences[1]", "4", "3"}},
                 });
+}
+
+TEST(CheckArgs, Modifiers) {
+  const TestBatch batch = Batch();  // 4 query tokens, up to 50 keys
+  auto plan = PlanAttention(batch.spec, batch.sequences);
+  ASSERT_TRUE(plan.ok());
+  Outputs outputs(batch);
+  AttentionArgs good = batch.PlainArgs(outputs.out.data(), outputs.lse.data());
+  const std::vector<float> bias(4 * 4 * 50);
+  const std::vector<uint8_t> mask(4 * 4 * 50);
+  std::vector<float> m(16), l(16), o(16 * 12);
+  good.bias = TokensHeadsDim(bias.data(), 4, 4, 50);
+  good.mask.data = mask.data();
+  good.mask.num_tokens = good.mask.num_heads = 4;
+  good.mask.num_columns = 50;
+  good.state.m = {m.data(), 0, 4, 1};
+  good.state.l = {l.data(), 0, 4, 1};
+  good.state.o = TokensHeadsDim(o.data(), 4, 4, 12);
+  const auto kInvalid = StatusCode::kInvalidArgument;
+  const auto kRange = StatusCode::kOutOfRange;
+  using A = AttentionArgs*;
+  ExpectRefused(*plan, good, outputs,
+                {
+                    {[](A a) { a->bias.num_heads = 1; }, kInvalid, {"bias", "num_heads", "1", "4"}},
+                    {[](A a) { a->bias.num_tokens = 3; }, kRange, {"bias", "4", "3"}},
+                    {[](A a) { a->bias.dim = 49; }, kRange, {"bias", "49", "50"}},
+                    {[](A a) { a->bias.dtype = static_cast<DType>(77); }, kInvalid, {"bias", "77"}},
+                    {[](A a) { a->bias.token_stride = kMax64; }, kInvalid, {"bias"}},
+                    {[](A a) { a->mask.num_heads = 2; }, kInvalid, {"mask", "num_heads", "2", "4"}},
+                    {[](A a) { a->mask.num_batch = 0; }, kRange, {"mask", "0"}},
+                    {[](A a) { a->mask.num_columns = 16; }, kRange, {"mask", "16", "50"}},
+                    {[](A a) { a->mask.num_columns = -1; }, kInvalid, {"mask", "-1"}},
+                    {[](A a) { a->mask.head_stride = kMax64; }, kInvalid, {"mask"}},
+                    {[](A a) { a->mask.format = static_cast<BoolMaskView::Format>(9); }, kInvalid, {"mask", "9"}},
+                    {[](A a) { a->state.o.dtype = DType::kF16; }, StatusCode::kUnsupported, {"state.o", "f16"}},
+                    {[](A a) { a->state.o.dim = 13; }, kInvalid, {"state.o", "13", "12"}},
+                    {[](A a) { a->state.l.data = nullptr; }, kInvalid, {"state.l", "null"}},
+                    {[](A a) { a->state.m.token_stride = 0; }, kInvalid, {"state.m"}},
+                });
+  // With states, neither out nor lse is needed.
+  auto workspace = Workspace::Create(*plan);
+  ASSERT_TRUE(workspace.ok());
+  good.out = TensorView();
+  good.lse = LseView();
+  EXPECT_TRUE(RunAttention(*plan, good, *workspace, SerialExecutor()).ok());
+  EXPECT_TRUE(outputs.AllUnwritten());
 }
 
 TEST(CheckArgs, WorkspaceTooSmall) {
