@@ -79,7 +79,7 @@ void RunCase(Session& session, benchmark::State& state, const Case& entry, const
     return made;
   });
   if (!inputs.ok()) {
-    state.SkipWithError(inputs.status().c_str());
+    Session::Fail(state, inputs.status());
     return;
   }
   const double seconds = session.Time(state, entry, [&] { return Append(**inputs, model, num_tokens); });

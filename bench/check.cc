@@ -26,12 +26,14 @@ Status CheckRow(const Source& source, const AttentionRunner& runner, int64_t cop
                 int64_t head) {
   const AttentionShape& shape = source.shape();
   const ModelShape& model = shape.model;
-  const int64_t num_keys = shape.VisibleKeys(row);
+  // Positions count from the first key that the row sees; only differences between positions matter.
+  const int64_t first = shape.FirstVisible(row);
+  const int64_t num_keys = shape.VisibleEnd(row) - first;
   const int64_t kv_head = head / shape.group();
   std::vector<float> k, v;
-  for (int64_t t = 0; t < num_keys; ++t) {
+  for (int64_t t = first; t < first + num_keys; ++t) {
     const float* key = source.Key(copy, sequence, t) + kv_head * model.qk_dim;
-    const float* value = source.Value(copy, sequence, t) + kv_head * model.v_dim;
+    const float* value = source.Value(copy, sequence, t, kv_head);
     k.insert(k.end(), key, key + model.qk_dim);
     v.insert(v.end(), value, value + model.v_dim);
   }
@@ -44,6 +46,11 @@ Status CheckRow(const Source& source, const AttentionRunner& runner, int64_t cop
   problem.k = k.data();
   problem.v = v.data();
   problem.scale = DefaultScale(model.qk_dim);
+  problem.softcap = shape.modifiers.softcap;
+  const int64_t row_start = row * shape.kv_len + first;
+  if (!source.mask().empty()) problem.mask = source.mask().data() + row_start;
+  if (!source.bias().empty()) problem.bias = source.bias().data() + row_start;
+  if (!source.slopes().empty()) problem.alibi_slopes = source.slopes().data() + head;
   const reference::OracleResult expected = reference::Oracle(problem);
   const reference::ErrorBound bound = reference::DeriveErrorBound(problem, expected);
 
@@ -51,7 +58,7 @@ Status CheckRow(const Source& source, const AttentionRunner& runner, int64_t cop
   for (int64_t j = 0; j < model.v_dim; ++j) {
     const size_t at = static_cast<size_t>(j);
     const double error = std::abs(got[j] - expected.out[at]);
-    if (error <= bound.out[at] * runner.tolerance()) continue;  // not so for a NaN
+    if (error <= bound.out[at] * runner.tolerance() + runner.absolute_tolerance()) continue;  // not so for a NaN
     return MakeStatus(
         StatusCode::kInternal,
         "wrong output in sequence %lld row %lld head %lld feature %lld of copy %lld: %.9g instead of %.9g",
@@ -62,6 +69,15 @@ Status CheckRow(const Source& source, const AttentionRunner& runner, int64_t cop
 }
 
 }  // namespace
+
+Status RefuseModifiers(const AttentionShape& shape, const char* who) {
+  const Modifiers& modifiers = shape.modifiers;
+  if (modifiers.softcap <= 0 && !modifiers.alibi && !modifiers.bias && modifiers.mask == Modifiers::Mask::kNone &&
+      modifiers.window < 0) {
+    return OkStatus();
+  }
+  return MakeStatus(StatusCode::kUnsupported, "%s is set up for causal attention without modifiers only", who);
+}
 
 Status CheckOutputs(const Source& source, const AttentionRunner& runner, int64_t copy) {
   const AttentionShape& shape = source.shape();

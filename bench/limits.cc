@@ -156,6 +156,7 @@ MachineLimits MeasureLimits(int threads, const LimitsOptions& options) {
     limits.fma_gflops = rates.best / 1e9;
     limits.fma_gflops_median = rates.median / 1e9;
     limits.fma_kernel = Describe(*kernels);
+    limits.fma_lanes = kernels->lanes;
   }
 
   constexpr int64_t kLeastBytes = int64_t{16} << 20;

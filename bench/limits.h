@@ -19,6 +19,7 @@ struct MachineLimits {
   double fma_gflops = 0;
   double fma_gflops_median = 0;
   std::string fma_kernel;  // "AVX2, 12 chains of 8 lanes"
+  int fma_lanes = 0;       // 8
 
   // 10^9 bytes per second out of memory: best of the access patterns and repetitions, in the same way; and the median
   // of that pattern's.

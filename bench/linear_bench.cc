@@ -102,7 +102,7 @@ void RunCase(Session& session, benchmark::State& state, const Case& entry, const
   Status status = inputs.status();
   if (status.ok()) status = Check(**inputs, shape, rows, executor);
   if (!status.ok()) {
-    state.SkipWithError(status.c_str());
+    Session::Fail(state, status);
     return;
   }
   LinearInputs& all = **inputs;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/case_list.h"
 #include "bench/machine.h"
 #include "bench/options.h"
 #include "bench/session.h"
@@ -55,6 +56,17 @@ int Main(int argc, char** argv) {
     return 0;
   }
 
+  if (!options.cases_file.empty()) {
+    if (!arguments.empty()) {
+      std::fprintf(stderr, "headlane_bench: with --cases, what is %s?\n", arguments.front().c_str());
+      return 2;
+    }
+    status = RunCaseList(options);
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "headlane_bench: %s\n", status.c_str());
+    return status.code() == StatusCode::kInternal ? 1 : 2;
+  }
+
   // Defaults come first: what the user gives overrides them.
   std::vector<std::string> all = {argv[0], "--benchmark_repetitions=3", "--benchmark_min_time=0.1"};
   if (options.quick) all.back() = "--benchmark_min_time=0.05";
@@ -68,6 +80,7 @@ int Main(int argc, char** argv) {
 
   Session session(options);
   RegisterAttention(session);
+  RegisterFeatures(session);
   RegisterLinear(session);
   RegisterCache(session);
   RegisterMath(session);

@@ -24,6 +24,7 @@ class MemoryBlock {
   float* floats() { return static_cast<float*>(data_); }
   const float* floats() const { return static_cast<const float*>(data_); }
   int64_t bytes() const { return bytes_; }
+  void* bytes_at(int64_t offset) { return static_cast<char*>(data_) + offset; }
 
  private:
   void* data_ = nullptr;

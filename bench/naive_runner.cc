@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bench/attention_runner.h"
@@ -13,13 +14,11 @@ namespace {
 
 class NaiveRunner final : public AttentionRunner {
  public:
-  explicit NaiveRunner(const Source& source) : source_(source) {
+  NaiveRunner(const Source& source, std::shared_ptr<KeysValues> data) : source_(source), data_(std::move(data)) {
     const AttentionShape& shape = source.shape();
     out_.resize(static_cast<size_t>(shape.num_sequences * shape.q_len * shape.model.num_q_heads * shape.model.v_dim));
     scores_.resize(static_cast<size_t>(shape.kv_len));
   }
-
-  Status Fill(int64_t num_copies) { return data_.Fill(source_, num_copies, Source::Layout::kHeadsTokens); }
 
   Status SetThreads(int threads) override {
     if (threads == 1) return OkStatus();
@@ -32,9 +31,9 @@ class NaiveRunner final : public AttentionRunner {
     for (int64_t s = 0; s < shape.num_sequences; ++s) {
       for (int64_t h = 0; h < model.num_q_heads; ++h) {
         const int64_t first_row = (s * model.num_kv_heads + h / shape.group()) * shape.kv_len;
-        const float* k = data_.k(copy) + first_row * model.qk_dim;
-        const float* v = data_.v(copy) + first_row * model.v_dim;
-        for (int64_t i = 0; i < shape.q_len; ++i) Row(source_.Query(s, i, h), k, v, shape.VisibleKeys(i), At(s, i, h));
+        const float* k = static_cast<const float*>(data_->k(copy)) + first_row * model.qk_dim;
+        const float* v = static_cast<const float*>(data_->v(copy)) + first_row * model.v_dim;
+        for (int64_t i = 0; i < shape.q_len; ++i) Row(source_.Query(s, i, h), k, v, shape.VisibleEnd(i), At(s, i, h));
       }
     }
     return OkStatus();
@@ -74,17 +73,21 @@ class NaiveRunner final : public AttentionRunner {
   }
 
   const Source& source_;
-  DenseKeysValues data_;
+  std::shared_ptr<KeysValues> data_;
   std::vector<float> out_;
   std::vector<float> scores_;
 };
 
 }  // namespace
 
-RunnerResult MakeNaiveRunner(const Source& source, int64_t num_copies) {
-  auto runner = std::make_unique<NaiveRunner>(source);
-  HEADLANE_RETURN_IF_ERROR(runner->Fill(num_copies));
-  return std::unique_ptr<AttentionRunner>(std::move(runner));
+RunnerResult MakeNaiveRunner(const Source& source, std::shared_ptr<KeysValues> data) {
+  const AttentionShape& shape = source.shape();
+  HEADLANE_RETURN_IF_ERROR(RefuseModifiers(shape, "the naive loops"));
+  if (shape.dtype != DType::kF32 || shape.model.values_in_keys) {
+    return MakeStatus(StatusCode::kUnsupported, "the naive loops have f32 keys and values of their own, not %s of %s",
+                      DTypeName(shape.dtype), shape.model.name);
+  }
+  return std::unique_ptr<AttentionRunner>(std::make_unique<NaiveRunner>(source, std::move(data)));
 }
 
 }  // namespace headlane::bench

@@ -21,6 +21,13 @@ double FlopsOfPairs(const AttentionShape& shape, double pairs_per_head) {
          static_cast<double>(model.num_q_heads * shape.num_sequences);
 }
 
+double BytesOfKeys(const AttentionShape& shape, int64_t num_keys) {
+  const ModelShape& model = shape.model;
+  const int64_t features = model.values_in_keys ? model.qk_dim : model.qk_dim + model.v_dim;
+  return static_cast<double>(shape.num_sequences) * static_cast<double>(num_keys) *
+         static_cast<double>(model.num_kv_heads * features) * static_cast<double>(DTypeBytes(shape.dtype));
+}
+
 }  // namespace
 
 const ModelShape* FindModelShape(const char* name) {
@@ -30,22 +37,24 @@ const ModelShape* FindModelShape(const char* name) {
   return nullptr;
 }
 
-double KvBytes(const AttentionShape& shape, double bytes_per_element) {
-  const ModelShape& model = shape.model;
-  return static_cast<double>(shape.num_sequences) * static_cast<double>(shape.kv_len) *
-         static_cast<double>(model.num_kv_heads * (model.qk_dim + model.v_dim)) * bytes_per_element;
+int64_t AttentionShape::FirstVisible(int64_t row) const {
+  if (modifiers.window < 0) return 0;
+  return std::max<int64_t>(0, VisibleEnd(row) - modifiers.window);
 }
 
-Work AttentionWork(const AttentionShape& shape, double bytes_per_element) {
-  const double rows = static_cast<double>(shape.q_len);
-  // Rows see first, first + 1, ... keys.
-  const double first = static_cast<double>(shape.VisibleKeys(0));
-  return {FlopsOfPairs(shape, rows * first + rows * (rows - 1) / 2), KvBytes(shape, bytes_per_element)};
+double KvBytes(const AttentionShape& shape) { return BytesOfKeys(shape, shape.kv_len); }
+
+Work AttentionWork(const AttentionShape& shape) {
+  double pairs = 0;
+  for (int64_t row = 0; row < shape.q_len; ++row) {
+    pairs += static_cast<double>(shape.VisibleEnd(row) - shape.FirstVisible(row));
+  }
+  return {FlopsOfPairs(shape, pairs), BytesOfKeys(shape, shape.kv_len - shape.FirstVisible(0))};
 }
 
-Work PrefillWork(const AttentionShape& shape, double bytes_per_element) {
+Work PrefillWork(const AttentionShape& shape) {
   const double square = static_cast<double>(shape.q_len) * static_cast<double>(shape.kv_len);
-  return {FlopsOfPairs(shape, square / 2), KvBytes(shape, bytes_per_element)};
+  return {FlopsOfPairs(shape, square / 2), KvBytes(shape)};
 }
 
 Work LinearWork(int64_t rows, int64_t out_features, int64_t in_features, double bytes_per_weight) {

@@ -5,6 +5,10 @@
 
 namespace headlane::bench {
 
+bool IsBaseline(const Case& entry) {
+  return entry.variant == "onednn" || entry.variant == "onednn-graph" || entry.variant == "naive";
+}
+
 void Session::MeasureLimits() {
   for (const int threads : options_.threads) limits_[threads] = bench::MeasureLimits(threads);
 }
@@ -15,28 +19,42 @@ std::vector<MachineLimits> Session::MeasureLimitsAgain() const {
   return limits;
 }
 
-void Session::Register(const Case& entry, bool quick, bool once,
+void Session::Register(const Case& entry, const Selection& selection,
                        std::function<void(benchmark::State&, const Case&)> function) {
-  if (options_.quick && !quick) return;
+  if (options_.quick && !selection.quick) return;
+  if (options_.targets && !selection.targets) return;
   cases_[entry.name] = entry;
   auto* registered = benchmark::RegisterBenchmark(
       entry.name.c_str(), [entry, function](benchmark::State& state) { function(state, entry); });
   registered->UseRealTime()->Unit(benchmark::kMillisecond);
-  if (once) registered->Repetitions(1);
+  if (selection.repetitions > 0) registered->Repetitions(selection.repetitions);
 }
 
-double Session::Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run) {
+void Session::Fail(benchmark::State& state, const Status& status) {
+  const bool refused = status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kInvalidArgument ||
+                       status.code() == StatusCode::kResourceExhausted;
+  state.SkipWithError(((refused ? kRefused : "") + std::string(status.message())).c_str());
+}
+
+double Session::Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run,
+                     const std::function<Status()>& check) {
   const double cpu_start = ProcessCpuSeconds();
   const Stopwatch watch;
   for (auto _ : state) {
     if (const Status status = run(); !status.ok()) {
-      state.SkipWithError(status.c_str());
+      Fail(state, status);
       return 0;
     }
   }
   const double elapsed = watch.Seconds();
   const double cpu = ProcessCpuSeconds() - cpu_start;
   const double seconds = elapsed / static_cast<double>(state.iterations());
+  if (check) {
+    if (const Status status = check(); !status.ok()) {
+      Fail(state, status);
+      return 0;
+    }
+  }
 
   state.counters[kCpuShare] = cpu / elapsed / entry.threads;
   if (entry.work.flops > 0) state.counters[kGflops] = entry.work.flops / seconds / 1e9;
@@ -45,7 +63,11 @@ double Session::Time(benchmark::State& state, const Case& entry, const std::func
   if (const double least = RooflineSeconds(entry.work, machine); least > 0) {
     const double percent = 100 * least / seconds;
     state.counters[kPercentOfLimit] = percent;
-    state.counters[kMemoryBound] = BoundByMemory(entry.work, machine) ? 1 : 0;
+    const bool memory_bound = BoundByMemory(entry.work, machine);
+    state.counters[kMemoryBound] = memory_bound ? 1 : 0;
+    if (const double required = LeastPercent(entry.requirement, memory_bound, machine); required > 0) {
+      state.counters[kPercentRequired] = required;
+    }
     // Calls that are too short to be timed well are not judged.
     constexpr double kJudgedSeconds = 0.01;
     if (percent > 100 && elapsed > kJudgedSeconds) {
@@ -55,14 +77,20 @@ double Session::Time(benchmark::State& state, const Case& entry, const std::func
       return 0;
     }
   }
-  const auto versus = [&](const char* variant, const char* counter) {
-    const auto found = seconds_.find({entry.task, variant});
+  const auto versus = [&](const std::string& task, const char* variant, const char* counter) {
+    const auto found = seconds_.find({task, variant});
     if (entry.variant == variant || found == seconds_.end()) return;
     state.counters[counter] = Median(found->second) / seconds;
   };
-  versus("onednn", kVersusOneDnn);
-  versus("naive", kVersusNaive);
+  versus(entry.task, "onednn", kVersusOneDnn);
+  versus(entry.task, "onednn-graph", kVersusOneDnnGraph);
+  // The naive loops have one thread, whatever they are compared with.
+  versus(entry.task.substr(0, entry.task.rfind("/threads:")) + "/threads:1", "naive", kVersusNaive);
+  if (const auto found = seconds_by_name_.find(entry.reference); found != seconds_by_name_.end()) {
+    state.counters[kTimesReference] = seconds / Median(found->second);
+  }
   seconds_[{entry.task, entry.variant}].push_back(seconds);
+  seconds_by_name_[entry.name].push_back(seconds);
   return seconds;
 }
 

@@ -10,11 +10,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/limits.h"
 #include "bench/options.h"
 #include "bench/roofline.h"
+#include "bench/targets.h"
 #include "headlane/status.h"
 
 namespace headlane::bench {
@@ -24,23 +26,33 @@ struct Case {
   std::string name;     // "prefill/llama-3-8b/2048/cache/threads:2"
   std::string task;     // the same work, whoever does it: "prefill/llama-3-8b/2048/threads:2"
   std::string series;   // the same but for the length: "prefill/llama-3-8b/cache/threads:2"
-  std::string variant;  // "cache", "plain", "tile", ...; "onednn" and "naive" are the baselines
+  std::string variant;  // "cache", "plain", "tile", ...; the baselines are "onednn", "onednn-graph" and "naive"
   int64_t length = 0;
   int threads = 1;
-  Work work;  // zeros: no limit to compare with
+  Work work = {};  // zeros: no limit to compare with
+  Requirement requirement = Requirement::kNone;
+  std::string reference = {};  // name of the case whose time is the unit of kTimesReference
 };
+bool IsBaseline(const Case& entry);
 
 // Names of counters, in JSON and for the table.
 inline constexpr char kGflops[] = "GFLOP/s";
 inline constexpr char kGbytes[] = "GB/s";
 inline constexpr char kPercentOfLimit[] = "%limit";
+inline constexpr char kPercentRequired[] = "%required";
 inline constexpr char kMemoryBound[] = "memory_bound";
 inline constexpr char kCpuShare[] = "cpu_share";
 inline constexpr char kVersusOneDnn[] = "x_onednn";
+inline constexpr char kVersusOneDnnGraph[] = "x_onednn_graph";
 inline constexpr char kVersusNaive[] = "x_naive";
+inline constexpr char kTimesReference[] = "x_reference";  // time / time of the reference case
 inline constexpr char kWorkspaceMb[] = "workspace_MB";
+inline constexpr char kStoredMb[] = "stored_MB";  // keys and values of one copy
 inline constexpr char kPercentOfRun[] = "%run";
 inline constexpr char kItemsPerSecond[] = "Gitem/s";
+
+// How the message of a case begins that an implementation does not offer.
+inline constexpr char kRefused[] = "refused: ";
 
 class Session {
  public:
@@ -54,9 +66,18 @@ class Session {
   void MeasureLimits();
   std::vector<MachineLimits> MeasureLimitsAgain() const;
 
-  // Declares a case for Google Benchmark. `function` calls Time(). `quick`: a part of --quick. `once`: one repetition
-  // has to do, as it takes seconds.
-  void Register(const Case& entry, bool quick, bool once, std::function<void(benchmark::State&, const Case&)> function);
+  struct Selection {
+    bool quick = false;    // a part of --quick
+    bool targets = false;  // a part of --targets
+    int repetitions = 0;   // 0: as many as Google Benchmark is told
+  };
+  // Declares a case for Google Benchmark, unless the options leave it out. `function` calls Time().
+  void Register(const Case& entry, const Selection& selection,
+                std::function<void(benchmark::State&, const Case&)> function);
+  void Register(const Case& entry, bool quick, bool once,
+                std::function<void(benchmark::State&, const Case&)> function) {
+    Register(entry, {quick, /*targets=*/false, once ? 1 : 0}, std::move(function));
+  }
   // A case of the whole set that can't be, with the reason for the report.
   void RegisterSkipped(const std::string& name, const std::string& why) { skipped_[name] = why; }
   const std::map<std::string, std::string>& skipped() const { return skipped_; }
@@ -65,21 +86,41 @@ class Session {
   template <typename Inputs>
   Result<Inputs*> GetInputs(const std::string& key, const std::function<Result<std::unique_ptr<Inputs>>()>& make) {
     if (inputs_key_ != key) {
-      DropInputs();
+      inputs_.reset();
+      inputs_key_.clear();
       HEADLANE_ASSIGN_OR_RETURN(std::unique_ptr<Inputs> inputs, make());
       inputs_ = std::shared_ptr<void>(std::move(inputs));
       inputs_key_ = key;
     }
     return static_cast<Inputs*>(inputs_.get());
   }
+  // Likewise the part of inputs that several of them share, one after the other.
+  template <typename Part>
+  Result<std::shared_ptr<Part>> GetShared(const std::string& key,
+                                          const std::function<Result<std::shared_ptr<Part>>()>& make) {
+    if (shared_key_ != key) {
+      shared_.reset();
+      shared_key_.clear();
+      HEADLANE_ASSIGN_OR_RETURN(std::shared_ptr<Part> part, make());
+      shared_ = std::move(part);
+      shared_key_ = key;
+    }
+    return std::static_pointer_cast<Part>(shared_);
+  }
   void DropInputs() {
     inputs_.reset();
     inputs_key_.clear();
+    shared_.reset();
+    shared_key_.clear();
   }
 
-  // The timed loop and the counters that follow from it. Fails the case when `run` does, or when it was faster than the
-  // limits of the machine. Returns the seconds of one call, 0 when it failed.
-  double Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run);
+  // The timed loop and the counters that follow from it. Fails the case when `run` does, when `check`, called after the
+  // loop where there is one, does, or when it was faster than the limits of the machine. Returns the seconds of one
+  // call, 0 when it failed.
+  double Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run,
+              const std::function<Status()>& check = nullptr);
+  // Ends a case without a time: failed, or refused if that is what the status says.
+  static void Fail(benchmark::State& state, const Status& status);
 
  private:
   Options options_;
@@ -88,11 +129,15 @@ class Session {
   std::map<std::string, std::string> skipped_;
   std::string inputs_key_;
   std::shared_ptr<void> inputs_;
+  std::string shared_key_;
+  std::shared_ptr<void> shared_;
   // By task and variant: seconds per call of each repetition.
   std::map<std::pair<std::string, std::string>, std::vector<double>> seconds_;
+  std::map<std::string, std::vector<double>> seconds_by_name_;
 };
 
-void RegisterAttention(Session& session);
+void RegisterAttention(Session& session);  // prefill, decode, rows
+void RegisterFeatures(Session& session);   // windows, latent attention, modifiers
 void RegisterLinear(Session& session);
 void RegisterCache(Session& session);
 void RegisterMath(Session& session);

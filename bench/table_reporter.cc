@@ -58,8 +58,26 @@ bool TableReporter::ReportContext(const Context&) {
 }
 
 void TableReporter::PrintHeading(const std::string& group) {
-  std::printf("\n%-*s %10s %7s %9s %8s %11s %9s %8s  %s\n", name_width_, group.c_str(), "ms", "spread", "GFLOP/s",
-              "GB/s", "% of limit", "x oneDNN", "x naive", "");
+  std::printf("\n%-*s %10s %7s %9s %8s %11s %9s %9s %8s  %s\n", name_width_, group.c_str(), "ms", "spread", "GFLOP/s",
+              "GB/s", "% of limit", "required", "x oneDNN", "x Graph", "");
+}
+
+TableReporter::Verdict TableReporter::Judge(const std::string& name, const Line& line) const {
+  Verdict verdict;
+  const Case& entry = session_.cases().at(name);
+  if (entry.requirement == Requirement::kNone) return verdict;
+  verdict.requirement = entry.requirement;
+  const RequirementRow& row = RowOf(entry.requirement);
+  if (row.most_ratio > 0) {
+    verdict.required = row.most_ratio;
+    if (line.error.empty()) verdict.reached = MedianOf(line.counters, kTimesReference);
+    verdict.passed = verdict.reached > 0 && verdict.reached <= verdict.required;
+  } else {
+    verdict.required = line.error.empty() ? MedianOf(line.counters, kPercentRequired) : row.least_percent;
+    if (line.error.empty()) verdict.reached = MedianOf(line.counters, kPercentOfLimit);
+    verdict.passed = verdict.reached >= verdict.required;
+  }
+  return verdict;
 }
 
 void TableReporter::ReportRuns(const std::vector<Run>& runs) {
@@ -72,6 +90,7 @@ void TableReporter::ReportRuns(const std::vector<Run>& runs) {
       line.error = error;
       continue;
     }
+    line.label = run.report_label;
     line.milliseconds.push_back(run.real_accumulated_time / static_cast<double>(run.iterations) * 1e3);
     for (const auto& [counter, value] : run.counters) line.counters[counter].push_back(value.value);
   }
@@ -85,58 +104,116 @@ void TableReporter::ReportRuns(const std::vector<Run>& runs) {
 }
 
 void TableReporter::PrintLine(const std::string& name, const Line& line) {
+  const Verdict verdict = Judge(name, line);
+  if (verdict.requirement != Requirement::kNone) verdicts_[name] = verdict;
   if (!line.error.empty()) {
-    ++num_failures_;
-    std::printf("%-*s FAILED: %s\n", name_width_, name.c_str(), line.error.c_str());
+    const bool refused = line.error.rfind(kRefused, 0) == 0;
+    ++(refused ? num_refused_ : num_failures_);
+    std::printf("%-*s %s%s\n", name_width_, name.c_str(), refused ? "" : "FAILED: ", line.error.c_str());
     std::fflush(stdout);
     return;
   }
   const double percent = MedianOf(line.counters, kPercentOfLimit);
   std::string limit = Percent(percent);
   if (percent > 0) limit += MedianOf(line.counters, kMemoryBound) > 0.5 ? " mem" : " fma";
+  std::string required = "-";
+  if (verdict.requirement != Requirement::kNone) {
+    required = Number(verdict.required, verdict.required < 10 ? 2 : 0) + (verdict.passed ? " PASS" : " MISS");
+  }
   std::string remark;
-  if (const double rate = MedianOf(line.counters, kItemsPerSecond); rate > 0) remark += Number(rate, 2) + " G/s ";
-  if (const double share = MedianOf(line.counters, kPercentOfRun); share > 0)
-    remark += Number(share, 3) + "% of a run ";
+  const auto add = [&](const std::string& text) { remark += (remark.empty() ? "" : "; ") + text; };
+  if (const double rate = MedianOf(line.counters, kItemsPerSecond); rate > 0) add(Number(rate, 2) + " G/s");
+  if (const double share = MedianOf(line.counters, kPercentOfRun); share > 0) add(Number(share, 3) + "% of a run");
+  if (const double naive = MedianOf(line.counters, kVersusNaive); naive > 0) add(Number(naive, 0) + "x naive");
+  if (const double times = MedianOf(line.counters, kTimesReference); times > 0) {
+    add(Number(times, 2) + " times " + session_.cases().at(name).reference);
+  }
+  if (!line.label.empty()) add(line.label);
   if (MedianOf(line.counters, kCpuShare) < kLeastCpuShare) {
     ++num_disturbed_;
-    remark += "disturbed";
+    add("disturbed");
   }
-  std::printf("%-*s %10s %7s %9s %8s %11s %9s %8s  %s\n", name_width_, name.c_str(),
+  std::printf("%-*s %10s %7s %9s %8s %11s %9s %9s %8s  %s\n", name_width_, name.c_str(),
               Milliseconds(Median(line.milliseconds)).c_str(),
               line.milliseconds.size() < 2 ? "-" : Percent(100 * Spread(line.milliseconds)).c_str(),
               Number(MedianOf(line.counters, kGflops), 1).c_str(), Number(MedianOf(line.counters, kGbytes), 2).c_str(),
-              limit.c_str(), Number(MedianOf(line.counters, kVersusOneDnn), 2).c_str(),
-              Number(MedianOf(line.counters, kVersusNaive), 1).c_str(), remark.c_str());
+              limit.c_str(), required.c_str(), Number(MedianOf(line.counters, kVersusOneDnn), 2).c_str(),
+              Number(MedianOf(line.counters, kVersusOneDnnGraph), 2).c_str(), remark.c_str());
   std::fflush(stdout);
 }
 
 // Cost should grow with the number of (row, key) pairs, and memory with the number of tokens.
 void TableReporter::PrintScaling() {
   constexpr int64_t kShortest = 512;  // shorter ones have too little work for the threads
+  constexpr int64_t kLongest = 8192;
   std::map<std::string, std::map<int64_t, std::string>> series;
   for (const auto& [name, line] : lines_) {
     const Case& entry = session_.cases().at(name);
-    const bool headlane = entry.variant != "onednn" && entry.variant != "naive";
-    if (name.rfind("prefill/", 0) == 0 && headlane && line.error.empty() && entry.length >= kShortest) {
+    if (name.rfind("prefill/", 0) == 0 && !IsBaseline(entry) && line.error.empty() && entry.length >= kShortest) {
       series[entry.series][entry.length] = name;
     }
   }
   bool first = true;
   for (const auto& [name, by_length] : series) {
     if (by_length.size() < 2) continue;
-    if (first) std::printf("\nprefill: time / tokens^2 relative to the shortest (workspace MB)\n");
+    if (first) {
+      std::printf(
+          "\nprefill: time / tokens^2 relative to the shortest (bytes per token of keys, values and workspace)\n");
+    }
     first = false;
     std::printf("%-*s", name_width_, name.c_str());
     const auto cost = [&](int64_t length, const std::string& entry) {
       return Median(lines_[entry].milliseconds) / (static_cast<double>(length) * static_cast<double>(length));
     };
     const double base = cost(by_length.begin()->first, by_length.begin()->second);
+    double most = 0;
     for (const auto& [length, entry] : by_length) {
-      std::printf("  %lld: %.3f (%.2f)", static_cast<long long>(length), cost(length, entry) / base,
-                  MedianOf(lines_[entry].counters, kWorkspaceMb));
+      const double ratio = cost(length, entry) / base;
+      most = std::max(most, ratio);
+      const double megabytes =
+          MedianOf(lines_[entry].counters, kStoredMb) + MedianOf(lines_[entry].counters, kWorkspaceMb);
+      std::printf("  %lld: %.3f (%.0f)", static_cast<long long>(length), ratio,
+                  megabytes * 1e6 / static_cast<double>(length));
+    }
+    if (by_length.begin()->first == kShortest && by_length.rbegin()->first == kLongest) {
+      const double required = RowOf(Requirement::kScaling).most_ratio;
+      verdicts_[name] = {Requirement::kScaling, required, most, most <= required};
+      std::printf("  %s", most <= required ? "PASS" : "MISS");
     }
     std::printf("\n");
+  }
+}
+
+void TableReporter::PrintRequirements() {
+  if (verdicts_.empty()) return;
+  std::printf("\n%-66s %9s  %-17s %s\n", "what is required (of kinds that were run)", "required", "reached", "cases");
+  for (const RequirementRow& row : kRequirements) {
+    std::vector<double> reached;
+    double required = 0;
+    int num_cases = 0, num_passed = 0;
+    for (const auto& [name, verdict] : verdicts_) {
+      if (verdict.requirement != row.requirement) continue;
+      ++num_cases;
+      num_passed += verdict.passed ? 1 : 0;
+      required = verdict.required;
+      if (verdict.reached > 0) reached.push_back(verdict.reached);
+    }
+    if (num_cases == 0) continue;
+    const bool ratio = row.most_ratio > 0;
+    const int decimals = ratio ? 2 : 0;
+    std::string range = "-";
+    if (!reached.empty()) {
+      range = Number(Minimum(reached), decimals) + " .. " + Number(Maximum(reached), decimals) + (ratio ? "" : " %");
+    }
+    std::printf("%-66s %9s  %-17s %d of %d  %s\n", row.work,
+                ((ratio ? "<= " : ">= ") + Number(required, decimals) + (ratio ? "" : " %")).c_str(), range.c_str(),
+                num_passed, num_cases, num_passed == num_cases ? "PASS" : "MISS");
+  }
+  for (const auto& [name, verdict] : verdicts_) {
+    if (verdict.passed) continue;
+    std::printf("MISS %-*s %s, required %s\n", name_width_, name.c_str(),
+                verdict.reached > 0 ? Number(verdict.reached, verdict.required < 10 ? 2 : 1).c_str() : "no figure",
+                Number(verdict.required, verdict.required < 10 ? 2 : 0).c_str());
   }
 }
 
@@ -161,6 +238,7 @@ void TableReporter::PrintLimits() {
 void TableReporter::Finalize() {
   if (lines_.empty()) return;
   PrintScaling();
+  PrintRequirements();
   PrintLimits();
   if (!filtered_) {
     for (const auto& [name, why] : session_.skipped()) std::printf("left out: %s: %s\n", name.c_str(), why.c_str());
@@ -169,7 +247,7 @@ void TableReporter::Finalize() {
     std::printf("%d case%s disturbed: its threads got less than %.0f %% of their time\n", num_disturbed_,
                 num_disturbed_ == 1 ? " was" : "s were", 100 * kLeastCpuShare);
   }
-  std::printf("%zu cases, %d failed\n", lines_.size(), num_failures_);
+  std::printf("%zu cases, %d failed, %d refused\n", lines_.size(), num_failures_, num_refused_);
 }
 
 }  // namespace headlane::bench

@@ -29,12 +29,23 @@ class TableReporter final : public benchmark::BenchmarkReporter {
     std::vector<double> milliseconds;
     std::map<std::string, std::vector<double>> counters;
     std::string error;
+    std::string label;
   };
 
   void PrintHeading(const std::string& group);
   void PrintLine(const std::string& name, const Line& line);
   void PrintScaling();
+  void PrintRequirements();
   void PrintLimits();
+
+  // A figure that is required, and whether it was reached. Empty requirement: none.
+  struct Verdict {
+    Requirement requirement = Requirement::kNone;
+    double required = 0;  // percent at least, or ratio at most
+    double reached = 0;   // 0: failed or refused
+    bool passed = false;
+  };
+  Verdict Judge(const std::string& name, const Line& line) const;
 
   Session& session_;
   std::string priority_;
@@ -42,8 +53,10 @@ class TableReporter final : public benchmark::BenchmarkReporter {
   std::string group_;
   int name_width_ = 0;
   int num_failures_ = 0;
+  int num_refused_ = 0;
   int num_disturbed_ = 0;
   std::map<std::string, Line> lines_;
+  std::map<std::string, Verdict> verdicts_;  // by case or series
 };
 
 }  // namespace headlane::bench
