@@ -1,5 +1,5 @@
-// The small operators around attention: RMS-norm, SwiGLU, sums, log-sum-exp, rotation of pairs, scaling. One row per
-// call.
+// The small operators around attention: RMS-norm, SwiGLU, sums, log-sum-exp, rotation of pairs, scaling, conversion.
+// One row per call.
 //
 // Sums over a row keep 16 partial sums by index modulo 16, whatever the width of a vector, and join them in one fixed
 // tree. Elements that do not exist add +0 to their lane, which changes no bit: a partial sum is never -0.
@@ -148,6 +148,32 @@ void ScaleRow(const void* x, DType dtype, int64_t x_stride, float scale, int64_t
   }
 }
 
+template <class Element>
+HWY_INLINE void StoreElements(const float* x, int64_t n, int64_t y_stride, typename Element::T* y) {
+  if (y_stride != 1) {
+    for (int64_t i = 0; i < n; ++i) y[i * y_stride] = Element::FromF32(x[i]);
+    return;
+  }
+  const DF d;
+  const int64_t lanes = NumLanes();
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) Element::StoreN(d, hn::LoadU(d, x + i), y + i, static_cast<size_t>(lanes));
+  if (i >= n) return;
+  const size_t count = static_cast<size_t>(n - i);
+  Element::StoreN(d, hn::LoadN(d, x + i, count), y + i, count);
+}
+
+void StoreRow(const float* x, int64_t n, DType dtype, int64_t y_stride, void* y) noexcept {
+  switch (dtype) {
+    case DType::kF32:
+      return StoreElements<F32Element>(x, n, y_stride, static_cast<float*>(y));
+    case DType::kF16:
+      return StoreElements<F16Element>(x, n, y_stride, static_cast<uint16_t*>(y));
+    case DType::kBF16:
+      return StoreElements<BF16Element>(x, n, y_stride, static_cast<uint16_t*>(y));
+  }
+}
+
 // The largest number, NaNs passed over: by comparison, since Max treats NaN as the target likes. -inf if there is none.
 float LargestNumber(const float* x, int64_t n) {
   const DF d;
@@ -247,7 +273,7 @@ void RotatePairs(float* even, float* odd, int64_t stride, const float* cos, cons
 }
 
 ElementwiseKernels ElementwiseTable() {
-  return {&RmsNormRow, &SiluMulRow, &AddRow, &ScaleRow, &LogSumExpRow, &RotatePairs};
+  return {&RmsNormRow, &SiluMulRow, &AddRow, &ScaleRow, &StoreRow, &LogSumExpRow, &RotatePairs};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -6,9 +6,7 @@
 #include <array>
 #include <cinttypes>
 #include <limits>
-#include <type_traits>
 
-#include "base/float16.h"
 #include "base/fp_environment.h"
 #include "base/view_check.h"
 #include "headlane/ops.h"
@@ -21,90 +19,80 @@ namespace {
 using internal::ActiveKernels;
 using internal::InDefaultFpEnvironment;
 
-// Element types: what is stored, and how it becomes f32 and back.
-struct F32 {
-  using Stored = float;
-  static float Load(Stored x) noexcept { return x; }
-  static Stored Store(float x) noexcept { return x; }
-};
-struct F16 {
-  using Stored = uint16_t;
-  static float Load(Stored x) noexcept { return internal::F16ToF32(x); }
-  static Stored Store(float x) noexcept { return internal::F32ToF16(x); }
-};
-struct BF16 {
-  using Stored = uint16_t;
-  static float Load(Stored x) noexcept { return internal::BF16ToF32(x); }
-  static Stored Store(float x) noexcept { return internal::F32ToBF16(x); }
-};
-
-// Calls body(Type()) for the type that a checked view has.
-template <typename Body>
-void WithType(DType dtype, const Body& body) {
-  switch (dtype) {
-    case DType::kF32:
-      return body(F32());
-    case DType::kF16:
-      return body(F16());
-    case DType::kBF16:
-      return body(BF16());
-  }
-}
-
 // Calls body(head, token), head at its first feature, token counted over the batch.
-template <typename Type, typename Body>
+template <typename Body>
 void ForEachHead(const TensorView& x, const Body& body) {
-  auto* data = static_cast<typename Type::Stored*>(x.data);
+  const int64_t bytes = DTypeBytes(x.dtype);
+  char* data = static_cast<char*>(x.data);
   for (int64_t batch = 0; batch < x.num_batch; ++batch) {
     for (int64_t token = 0; token < x.num_tokens; ++token) {
       for (int64_t head = 0; head < x.num_heads; ++head) {
-        body(data + (batch * x.batch_stride + token * x.token_stride + head * x.head_stride),
+        body(data + (batch * x.batch_stride + token * x.token_stride + head * x.head_stride) * bytes,
              batch * x.num_tokens + token);
       }
     }
   }
 }
 
-template <typename Type>
-void LoadRow(const typename Type::Stored* from, int64_t stride, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] = Type::Load(from[i * stride]);
-}
+// The rotation of one tensor: how its pairs lie, and the kernels.
+class Rotation {
+ public:
+  Rotation(const RopeSpec& spec, const TensorView& x)
+      : kernels_(ActiveKernels().elementwise),
+        dtype_(x.dtype),
+        dim_stride_(x.dim_stride),
+        dim_bytes_(x.dim_stride * DTypeBytes(x.dtype)),
+        num_pairs_(spec.rotary_dim / 2),
+        is_adjacent_(spec.style == RopeStyle::kAdjacent) {}
 
-template <typename Type>
-void StoreRow(const float* from, int64_t n, int64_t stride, typename Type::Stored* to) {
-  for (int64_t i = 0; i < n; ++i) to[i * stride] = Type::Store(from[i]);
-}
-
-template <typename Type>
-void Rotate(const RopeSpec& spec, const float* cos, const float* sin, const TensorView& x) {
-  const int64_t num_pairs = spec.rotary_dim / 2;
-  const bool is_adjacent = spec.style == RopeStyle::kAdjacent;
-  const int64_t pair_stride = is_adjacent ? 2 * x.dim_stride : x.dim_stride;
-  const int64_t odd_offset = is_adjacent ? x.dim_stride : num_pairs * x.dim_stride;
-  const auto kernel = ActiveKernels().elementwise.rope;
-  ForEachHead<Type>(x, [=](typename Type::Stored* even, int64_t token) {
-    const float* head_cos = cos + token * num_pairs;
-    const float* head_sin = sin + token * num_pairs;
-    if constexpr (std::is_same_v<Type, F32>) {
-      kernel(even, even + odd_offset, pair_stride, head_cos, head_sin, num_pairs);
-    } else {
-      // A multiple of every vector, so that only a head's end is a tail.
-      constexpr int64_t kPairs = 64;
-      alignas(64) std::array<float, 2 * kPairs> pairs;
-      float* wide_even = pairs.data();
-      float* wide_odd = pairs.data() + kPairs;
-      for (int64_t begin = 0; begin < num_pairs; begin += kPairs) {
-        const int64_t n = std::min(kPairs, num_pairs - begin);
-        typename Type::Stored* first = even + begin * pair_stride;
-        LoadRow<Type>(first, pair_stride, n, wide_even);
-        LoadRow<Type>(first + odd_offset, pair_stride, n, wide_odd);
-        kernel(wide_even, wide_odd, 1, head_cos + begin, head_sin + begin, n);
-        StoreRow<Type>(wide_even, n, pair_stride, first);
-        StoreRow<Type>(wide_odd, n, pair_stride, first + odd_offset);
+  void operator()(char* head, const float* cos, const float* sin) const {
+    if (dtype_ == DType::kF32) {
+      float* even = reinterpret_cast<float*>(head);
+      float* odd = even + (is_adjacent_ ? 1 : num_pairs_) * dim_stride_;
+      return kernels_.rope(even, odd, is_adjacent_ ? 2 * dim_stride_ : dim_stride_, cos, sin, num_pairs_);
+    }
+    for (int64_t begin = 0; begin < num_pairs_; begin += kPairs) {
+      const int64_t n = std::min(kPairs, num_pairs_ - begin);
+      if (is_adjacent_) {
+        RotateAdjacent(head + 2 * begin * dim_bytes_, cos + begin, sin + begin, n);
+      } else {
+        RotateHalves(head + begin * dim_bytes_, head + (num_pairs_ + begin) * dim_bytes_, cos + begin, sin + begin, n);
       }
     }
-  });
-}
+  }
+
+ private:
+  // Pairs of 16-bit elements that are widened together. A multiple of every vector, so that only a head's end is a
+  // tail.
+  static constexpr int64_t kPairs = 64;
+
+  void Load(const char* from, int64_t n, float* to) const { kernels_.scale(from, dtype_, dim_stride_, 1.0f, n, to); }
+  void Store(const float* from, int64_t n, char* to) const { kernels_.store(from, n, dtype_, dim_stride_, to); }
+
+  void RotateAdjacent(char* pairs, const float* cos, const float* sin, int64_t n) const {
+    alignas(64) std::array<float, 2 * kPairs> wide;
+    Load(pairs, 2 * n, wide.data());
+    kernels_.rope(wide.data(), wide.data() + 1, 2, cos, sin, n);
+    Store(wide.data(), 2 * n, pairs);
+  }
+
+  void RotateHalves(char* even, char* odd, const float* cos, const float* sin, int64_t n) const {
+    alignas(64) std::array<float, kPairs> wide_even;
+    alignas(64) std::array<float, kPairs> wide_odd;
+    Load(even, n, wide_even.data());
+    Load(odd, n, wide_odd.data());
+    kernels_.rope(wide_even.data(), wide_odd.data(), 1, cos, sin, n);
+    Store(wide_even.data(), n, even);
+    Store(wide_odd.data(), n, odd);
+  }
+
+  const internal::ElementwiseKernels& kernels_;
+  DType dtype_;
+  int64_t dim_stride_;
+  int64_t dim_bytes_;
+  int64_t num_pairs_;
+  bool is_adjacent_;
+};
 
 // For heads without a weight: x * r * 1 is x * r.
 constexpr std::array<float, kMaxBufferedHeadDim> kOnes = [] {
@@ -130,7 +118,12 @@ Status ApplyRope(const RopeSpec& spec, const float* cos, const float* sin, const
   }
   if (spec.rotary_dim == 0 || x.num_batch == 0 || x.num_tokens == 0 || x.num_heads == 0) return OkStatus();
   if (cos == nullptr || sin == nullptr) return MakeStatus(StatusCode::kInvalidArgument, "rope: cos or sin is null");
-  InDefaultFpEnvironment([&] { WithType(x.dtype, [&](auto type) { Rotate<decltype(type)>(spec, cos, sin, x); }); });
+  const int64_t num_pairs = spec.rotary_dim / 2;
+  InDefaultFpEnvironment([&] {
+    ForEachHead(x, [&, rotate = Rotation(spec, x)](char* head, int64_t token) {
+      rotate(head, cos + token * num_pairs, sin + token * num_pairs);
+    });
+  });
   return OkStatus();
 }
 
@@ -149,19 +142,17 @@ Status RmsNormHeads(const float* weight, float epsilon, const TensorView& x) noe
                       x.dim, kMaxBufferedHeadDim, DTypeName(x.dtype), x.dim_stride, weight == nullptr ? "none" : "one");
   }
   if (weight == nullptr) weight = kOnes.data();
-  const auto kernel = ActiveKernels().elementwise.rms_norm;
+  const internal::ElementwiseKernels& kernels = ActiveKernels().elementwise;
   InDefaultFpEnvironment([&] {
-    WithType(x.dtype, [&](auto type) {
-      using Type = decltype(type);
-      alignas(64) std::array<float, kMaxBufferedHeadDim> wide;
-      ForEachHead<Type>(x, [&](typename Type::Stored* head, int64_t) {
-        if constexpr (std::is_same_v<Type, F32>) {
-          if (in_place) return kernel(head, weight, epsilon, x.dim, head);
-        }
-        LoadRow<Type>(head, x.dim_stride, x.dim, wide.data());
-        kernel(wide.data(), weight, epsilon, x.dim, wide.data());
-        StoreRow<Type>(wide.data(), x.dim, x.dim_stride, head);
-      });
+    alignas(64) std::array<float, kMaxBufferedHeadDim> wide;
+    ForEachHead(x, [&](char* head, int64_t) {
+      if (in_place) {
+        float* row = reinterpret_cast<float*>(head);
+        return kernels.rms_norm(row, weight, epsilon, x.dim, row);
+      }
+      kernels.scale(head, x.dtype, x.dim_stride, 1.0f, x.dim, wide.data());
+      kernels.rms_norm(wide.data(), weight, epsilon, x.dim, wide.data());
+      kernels.store(wide.data(), x.dim, x.dtype, x.dim_stride, head);
     });
   });
   return OkStatus();
