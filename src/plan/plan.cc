@@ -212,15 +212,19 @@ PlanSummary AttentionPlan::summary() const noexcept {
 }
 
 Result<std::string> AttentionPlan::Explain(const MachinePeaks& peaks) const noexcept {
-  try {
-    std::string text;
-    internal::InDefaultFpEnvironment([&] { text = internal::Explain(*impl_, peaks); });
-    return text;
-  } catch (const std::bad_alloc&) {
-    return internal::OutOfMemory("an explanation");
-  } catch (const std::length_error&) {
-    return internal::OutOfMemory("an explanation");
-  }
+  std::string text;
+  bool complete = false;
+  // What is called in between throws nothing.
+  internal::InDefaultFpEnvironment([&] {
+    try {
+      text = internal::Explain(*impl_, peaks);
+      complete = true;
+    } catch (const std::bad_alloc&) {
+    } catch (const std::length_error&) {
+    }
+  });
+  if (!complete) return internal::OutOfMemory("an explanation");
+  return text;
 }
 
 }  // namespace headlane

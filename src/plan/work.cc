@@ -200,8 +200,11 @@ class Builder {
       if ((num_blocks - fewest_blocks) * heads > extra_blocks_) break;
       shape = {block_rows,
                block_rows <= limits_.cut_rows && num_splits > 1 && StatesFit(member.rows, num_blocks, num_splits)};
+      const int64_t num_items = shape.may_cut ? num_splits : 1;  // of a block, at most
       const double cost = member.DearestBlock(block_rows);
-      if (cost <= target_ || (shape.may_cut && cost <= target_ * static_cast<double>(num_splits))) break;
+      if (cost <= target_ * static_cast<double>(num_items)) break;
+      // Smaller blocks would transpose the same values again; so no more of them than keep all workers busy.
+      if (problem_.values_in_keys && num_blocks * num_items * heads >= limits_.num_workers) break;
     }
     extra_blocks_ -= (CeilDiv(member.rows, shape.block_rows) - fewest_blocks) * heads;
     return shape;
@@ -256,13 +259,14 @@ class Builder {
     }
   }
 
-  // Makes room for a block of so many items, and returns the number; 1 if there is none.
+  // Makes room for a block of so many items, or of as many as there is room for, and returns the number.
   int64_t Cut(int64_t pieces, RowBlock* block) {
     block->counter = -1;
+    pieces = std::min(pieces, extra_items_ + 1);
     block->first_item_splits = static_cast<int32_t>(block->num_splits / pieces);
     if (pieces == 1) return 1;
     const int64_t bytes = block->NumStates() * MakeStateLayout(block->num_rows, problem_.o_pitch).bytes;
-    if (pieces - 1 > extra_items_ || bytes > limits_.state_bytes - state_bytes_) {
+    if (bytes > limits_.state_bytes - state_bytes_) {
       block->first_item_splits = block->num_splits;
       return 1;
     }
@@ -334,11 +338,12 @@ WorkLimits MakeWorkLimits(const Problem& problem, int num_workers, int64_t max_s
   limits.extra_blocks = 4 * pieces;
   const int64_t max_splits = CeilDiv(max_kv_len, kSplitKeys);
   if (max_splits <= 1) return limits;
-  // Only blocks dearer than the target are cut, so there are fewer than `pieces` of them, and their pieces are fewer
-  // than twice as many.
-  limits.extra_items = 2 * pieces;
+  // Only blocks dearer than the target are cut, and so there would be fewer than `pieces` of them, with fewer than
+  // twice as many pieces; but the target is made of an estimate, which is low by a factor of up to 7/3 for small
+  // blocks.
+  limits.extra_items = 4 * pieces;
   const int64_t all_rows = std::min(SaturatingMul(max_q_tokens, problem.num_q_heads), kMaxQueryRows);
-  const int64_t rows = std::min(all_rows, pieces * limits.cut_rows);
+  const int64_t rows = std::min(all_rows, 2 * pieces * limits.cut_rows);
   const int64_t needed = SaturatingMul(MostStateBytes(rows, rows, problem.o_pitch), max_splits);
   const int64_t block_rows = problem.values_in_keys ? std::max(kDecodeRows, problem.group) : kDecodeRows;
   const int64_t one_block =

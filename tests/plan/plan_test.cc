@@ -16,6 +16,9 @@ namespace {
 
 constexpr int64_t kMax64 = std::numeric_limits<int64_t>::max();
 
+constexpr int64_t kMaxPos = int64_t{1} << 40;
+constexpr uint64_t kBits[5] = {1, 3, 5, 9, 17};
+
 AttentionSpec GoodSpec() {
   AttentionSpec spec;
   spec.num_q_heads = 8;
@@ -66,6 +69,14 @@ TEST(PlanAttention, NamesTheFieldAndBothNumbers) {
       {[](S s, Q, O) { s->scale = std::nanf(""); }, {"scale is"}},
       {[](S s, Q, O) { s->mask.window = -2; }, {"window is -2", "-1"}},
       {[](S s, Q, O) { s->mask.causality = static_cast<Causality>(7); }, {"causality is 7", "3"}},
+      {[](S s, Q, O) { s->mask.window_right = -3; }, {"window_right is -3", "-1"}},
+      {[](S s, Q, O) { s->mask.num_always_visible = -1; }, {"num_always_visible is -1", "0"}},
+      {[](S s, Q, O) { s->mask.chunk = -8; }, {"chunk is -8", "0"}},
+      {[](S s, Q, O) { s->softcap = -0.5f; }, {"softcap is -0.5", "0"}},
+      {[](S s, Q, O) { s->softcap = std::nanf(""); }, {"softcap is", "finite"}},
+      {[](S s, Q, O) { s->softcap = std::numeric_limits<float>::infinity(); }, {"softcap is inf"}},
+      {[](S s, Q, O) { s->values_in_keys = true, s->v_dim = 65; }, {"v_dim is 65", "values_in_keys", "64"}},
+      {[](S s, Q, O) { s->numerics = static_cast<Numerics>(2); }, {"numerics is 2", "2 known"}},
       {[](S, Q q, O) { (*q)[1].q_len = -1; }, {"sequences[1].q_len is -1", "0"}},
       {[](S, Q q, O) { (*q)[2].kv_len = -5; }, {"sequences[2].kv_len is -5", "0"}},
       {[](S, Q q, O) { (*q)[0].q_begin = -1; }, {"sequences[0].q_begin is -1", "0"}},
@@ -79,6 +90,31 @@ TEST(PlanAttention, NamesTheFieldAndBothNumbers) {
       {[](S, Q q, O) { (*q)[1].kv_begin = kMax64; }, {"sequences[1].kv_begin", "9223372036854775807"}},
       {[](S, Q q, O) { (*q)[2].q_begin = 5; }, {"sequences[1]", "sequences[2]", "[1, 6)", "[5, 7)"}},
       {[](S, Q q, O) { (*q)[2].q_begin = 0, (*q)[2].q_len = 1; }, {"sequences[0]", "sequences[2]", "[0, 1)", "[0, 1)"}},
+      {[](S, Q q, O) { (*q)[1].q_pos = kMaxPos + 1; }, {"sequences[1].q_pos is 1099511627777", "1099511627776"}},
+      {[](S, Q q, O) { (*q)[1].q_pos = -kMaxPos - 1; }, {"sequences[1].q_pos is -1099511627777", "1099511627776"}},
+      {[](S, Q q, O) { (*q)[1].q_pos = -kMax64 - 1; }, {"sequences[1].q_pos is -9223372036854775808"}},
+      {[](S, Q q, O) { (*q)[1].prefix_len = -1; }, {"sequences[1].prefix_len is -1", "0"}},
+      {[](S, Q q, O) { (*q)[1].prefix_len = kMax64; }, {"sequences[1].prefix_len", "1099511627776"}},
+      {[](S, Q q, O) {
+         (*q)[1].tree = {kBits, 0};
+       },
+       {"sequences[1].tree.row_words is 0", "at least 1", "q_len 5"}},
+      {[](S, Q q, O) {
+         (*q)[1].tree = {kBits, -1};
+       },
+       {"sequences[1].tree.row_words is -1", "1"}},
+      {[](S, Q q, O) {
+         (*q)[1].tree = {kBits, kMax64};
+       },
+       {"sequences[1].tree.row_words", "1073741824"}},
+      {[](S, Q q, O) {
+         (*q)[1].tree = {kBits, 1}, (*q)[1].q_pos = 3;
+       },
+       {"sequences[1].q_pos is 3", "tree"}},
+      {[](S, Q q, O) {
+         (*q)[1].tree = {kBits, 1}, (*q)[1].kv_len = 4;
+       },
+       {"sequences[1].q_len is 5", "kv_len is 4"}},
       {[](S, Q, O o) { o->num_workers = -1; }, {"num_workers is -1", "0"}},
       {[](S, Q, O o) { o->max_sequences = -1; }, {"max_sequences is -1", "0"}},
       {[](S, Q, O o) { o->max_q_tokens = -7; }, {"max_q_tokens is -7", "0"}},
@@ -96,6 +132,24 @@ TEST(PlanAttention, NamesTheFieldAndBothNumbers) {
     ExpectError(plan.status(), StatusCode::kInvalidArgument, cases[i].parts);
   }
   EXPECT_TRUE(PlanAttention(GoodSpec(), GoodSequences()).ok());
+}
+
+TEST(PlanAttention, TakesEveryMask) {
+  AttentionSpec spec = GoodSpec();
+  spec.mask = {Causality::kFull, kMax64, kMax64, kMax64, kMax64};
+  spec.softcap = 50;
+  spec.numerics = Numerics::kFastest;
+  std::vector<SequenceSpec> sequences = GoodSequences();
+  sequences[0].q_pos = -kMaxPos;
+  sequences[1].tree = {kBits, 1};
+  sequences[2].q_pos = kMaxPos;
+  sequences[2].prefix_len = kMaxPos;  // of which nothing is there yet
+  const auto plan = PlanAttention(spec, sequences);
+  ASSERT_TRUE(plan.ok()) << plan.status().c_str();
+  EXPECT_GT(plan->summary().flops, 0);
+  spec = GoodSpec();
+  spec.values_in_keys = true;
+  EXPECT_TRUE(PlanAttention(spec, sequences).ok());
 }
 
 TEST(PlanAttention, SequencesMayComeInAnyOrder) {
@@ -291,6 +345,17 @@ TEST(Plan, OfACacheChecksSequencesAndPages) {
   other.num_q_heads = 12, other.num_kv_heads = 4;
   ExpectError(PlanAttention(other, *cache, sequences).status(), StatusCode::kInvalidArgument,
               {"num_kv_heads", "4", "2"});
+  other = spec;
+  other.values_in_keys = true;
+  ExpectError(PlanAttention(other, *cache, sequences).status(), StatusCode::kInvalidArgument,
+              {"values_in_keys is 1", "cache's values_in_keys is 0"});
+  cache_spec.k_dtype = DType::kF16;
+  cache_spec.v_dtype = DType::kBF16;
+  auto halves = KVCache::Create(cache_spec);
+  ASSERT_TRUE(halves.ok()) << halves.status().c_str();
+  EXPECT_TRUE(PlanAttention(spec, *halves, {}).ok());
+  ExpectError(plan->Update(*halves, {}), StatusCode::kInvalidArgument, {"f32", "f16", "bf16"});
+  cache_spec.k_dtype = cache_spec.v_dtype = DType::kF32;
   cache_spec.page_tokens = 32;
   auto pages_of_32 = KVCache::Create(cache_spec);
   ASSERT_TRUE(pages_of_32.ok());
