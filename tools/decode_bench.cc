@@ -190,7 +190,7 @@ Status Run(const Options& options) {
 
   std::vector<std::vector<std::string>> rows = {{"test", "threads", "tokens/s", "+-", "TTFT ms", "p50 ms", "p99 ms",
                                                  "attention", "linear", "rest", "KV GB/s", "weights GB/s"}};
-  Json results = Json::array();
+  Json results = Json::MakeArray();
   SessionMemory memory;
   for (const int threads : options.threads) {
     SessionOptions session_options;
@@ -204,7 +204,7 @@ Status Run(const Options& options) {
       progress.Callback()(static_cast<int64_t>(i), static_cast<int64_t>(tests.size()));
       HEADLANE_ASSIGN_OR_RETURN(const Measurement m, Measure(options, model, tests[i], session));
       rows.push_back(TableRow(m));
-      results.push_back(MeasurementJson(m));
+      results.Append(MeasurementJson(m));
     }
   }
   if (options.json) {
@@ -227,46 +227,26 @@ Status Run(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  Arguments arguments(
+      "headlane-decode-bench",
       "Measures a model's speed at given depths of the KV cache: prompts (pp) and token-by-token decode (tg). Prints "
-      "medians over "
-      "the repetitions, half the range as spread, time to first token, median and 99th percentile of a step, shares of "
-      "time, and "
-      "what is read per second by attention (KV) and by linear layers (weights).",
-      "headlane-decode-bench");
-  AddModelOptions(app, options.model);
-  const auto tokens = CLI::Range(int64_t{0}, kMaxTokens);
-  app.add_option("-p,--n-prompt", options.prompts, "Lengths of prompts; 0: none")
-      ->delimiter(',')
-      ->check(tokens)
-      ->capture_default_str();
-  app.add_option("-n,--n-gen", options.generations, "Numbers of tokens to decode one by one; 0: none")
-      ->delimiter(',')
-      ->check(tokens)
-      ->capture_default_str();
-  app.add_option("-d,--depth,--n-depth", options.depths, "Tokens that are in the cache before")
-      ->delimiter(',')
-      ->check(tokens)
-      ->capture_default_str();
-  app.add_option("-t,--threads", options.threads, "Threads; 0: as many as OpenMP would use")
-      ->delimiter(',')
-      ->check(CLI::Range(0, kMaxThreads))
-      ->capture_default_str();
-  app.add_option("-r,--repetitions", options.repetitions, "How often each test runs")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  app.add_flag("--no-warmup", options.no_warmup, "Count the first run too");
-  app.add_option(
-         "--fill", options.fill,
-         "How the cache gets to its depth: random (keys and values made up: quick, and the same to read) or prompt "
-         "(computed)")
-      ->check(CLI::IsMember({"random", "prompt"}))
-      ->capture_default_str();
-  app.add_option("--chunk", options.chunk, "Tokens of a prompt that go through the layers together")
-      ->check(CLI::Range(int64_t{1}, kMaxTokens))
-      ->capture_default_str();
-  app.add_flag("--json", options.json, "One JSON object instead of the table");
-  return RunTool(app, argc, argv,
+      "medians over the repetitions, half the range as spread, time to first token, median and 99th percentile of a "
+      "step, shares of time, and what is read per second by attention (KV) and by linear layers (weights).");
+  AddModelOptions(arguments, options.model);
+  arguments.Numbers("-p,--n-prompt", options.prompts, 0, kMaxTokens, "Lengths of prompts; 0: none");
+  arguments.Numbers("-n,--n-gen", options.generations, 0, kMaxTokens,
+                    "Numbers of tokens to decode one by one; 0: none");
+  arguments.Numbers("-d,--depth,--n-depth", options.depths, 0, kMaxTokens, "Tokens that are in the cache before");
+  arguments.Numbers("-t,--threads", options.threads, 0, kMaxThreads, "Threads; 0: as many as OpenMP would use");
+  arguments.Number("-r,--repetitions", options.repetitions, 1, 10000, "How often each test runs");
+  arguments.Flag("--no-warmup", options.no_warmup, "Count the first run too");
+  arguments.Choice(
+      "--fill", options.fill, {"random", "prompt"},
+      "How the cache gets to its depth: random (keys and values made up: quick, and the same to read) or prompt "
+      "(computed)");
+  arguments.Number("--chunk", options.chunk, 1, kMaxTokens, "Tokens of a prompt that go through the layers together");
+  arguments.Flag("--json", options.json, "One JSON object instead of the table");
+  return RunTool(arguments, argc, argv,
                  "  headlane-decode-bench --model model.gguf --depth 0,512,4096 --threads 1,2\n"
                  "  headlane-decode-bench --synthetic llama-3.2-1b -p 0 -n 16 -d 4096 -r 3\n"
                  "  headlane-decode-bench --synthetic llama-3-8b:4 -p 128 -n 8 --json\n",
@@ -276,4 +256,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace headlane::tools
 
-int main(int argc, char** argv) { return headlane::tools::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return headlane::tools::RunMain("headlane-decode-bench", argc, argv, &headlane::tools::Main);
+}

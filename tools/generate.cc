@@ -44,10 +44,10 @@ Json LogitsJson(std::span<const float> logits) {
                       const float y = logits[static_cast<size_t>(b)];
                       return x != y ? x > y : a < b;
                     });
-  Json best = Json::array();
+  Json best = Json::MakeArray();
   for (size_t i = 0; i < count; ++i) {
     const double logit = static_cast<double>(logits[static_cast<size_t>(ids[i])]);
-    best.push_back({ids[i], std::round(logit * 1e6) / 1e6});
+    best.Append({ids[i], std::round(logit * 1e6) / 1e6});
   }
   return {{"best", best}, {"hash", HashBits(logits)}};
 }
@@ -114,19 +114,19 @@ Json ResultJson(const Options& options, const Model& model, const Session* sessi
   Json timings = {{"target", ActiveTarget().name}, {"linear", options.model.linear}};
   if (session != nullptr) {
     const SessionMemory memory = session->memory();
-    timings.update({{"threads", session->num_workers()},
-                    {"linear_implementation", model.linear_implementation()},
-                    {"load_seconds", g.load_seconds},
-                    {"time_to_first_token_seconds", g.first_token_seconds},
-                    {"prompt", PhaseJson(session->prompt_stats())},
-                    {"decode", PhaseJson(session->step_stats())},
-                    {"step_p50_ms", 1e3 * Quantile(g.step_seconds, 0.5)},
-                    {"step_p99_ms", 1e3 * Quantile(g.step_seconds, 0.99)},
-                    {"kv_bytes", session->length() * memory.kv_bytes_per_token},
-                    {"kv_bytes_per_token", memory.kv_bytes_per_token},
-                    {"kv_cache_bytes", memory.cache_bytes},
-                    {"scratch_bytes", memory.scratch_bytes},
-                    {"weight_bytes", model.weight_bytes()}});
+    timings.Merge({{"threads", session->num_workers()},
+                   {"linear_implementation", model.linear_implementation()},
+                   {"load_seconds", g.load_seconds},
+                   {"time_to_first_token_seconds", g.first_token_seconds},
+                   {"prompt", PhaseJson(session->prompt_stats())},
+                   {"decode", PhaseJson(session->step_stats())},
+                   {"step_p50_ms", 1e3 * Quantile(g.step_seconds, 0.5)},
+                   {"step_p99_ms", 1e3 * Quantile(g.step_seconds, 0.99)},
+                   {"kv_bytes", session->length() * memory.kv_bytes_per_token},
+                   {"kv_bytes_per_token", memory.kv_bytes_per_token},
+                   {"kv_cache_bytes", memory.cache_bytes},
+                   {"scratch_bytes", memory.scratch_bytes},
+                   {"weight_bytes", model.weight_bytes()}});
   }
   json["timings"] = timings;
   return json;
@@ -162,6 +162,10 @@ void PrintSummary(const Model& model, const Session& session, const Generation& 
 }
 
 Status Run(const Options& options) {
+  if (!options.prompt && options.prompt_file.empty()) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "--prompt or --prompt-file is required (--help says what there is)");
+  }
   HEADLANE_ASSIGN_OR_RETURN(Model model, OpenModel(options.model));
   std::string text = options.prompt.value_or("");
   if (!options.prompt_file.empty()) {
@@ -204,64 +208,44 @@ Status Run(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  Arguments arguments(
+      "headlane-generate",
       "Writes text with a llama-architecture model, token by token. The text goes to standard output, progress and a "
-      "table of "
-      "figures to standard error. The same arguments give the same text on any number of threads, with any --chunk, "
-      "and on any "
-      "machine with FMA.",
-      "headlane-generate");
-  AddModelOptions(app, options.model);
+      "table of figures to standard error. The same arguments give the same text on any number of threads, with any "
+      "--chunk, and on any machine with FMA.");
+  AddModelOptions(arguments, options.model);
 
-  auto* const prompt = app.add_option("-p,--prompt", options.prompt, "The prompt");
-  app.add_option("-f,--prompt-file", options.prompt_file, "The prompt, byte by byte, from a file (-: standard input)")
-      ->excludes(prompt);
-  auto* const chat =
-      app.add_flag("--chat", options.chat, "The prompt is a user's message, in the model's chat format (default)");
-  auto* const raw =
-      app.add_flag("--raw", options.raw, "The prompt is the text to continue; control tokens in it are recognised");
-  auto* const literal = app.add_flag("--literal", options.literal,
-                                     "The prompt is the text to continue; control tokens in it are plain characters");
-  raw->excludes(chat)->excludes(literal);
-  literal->excludes(chat);
-  app.add_option("--system", options.system, "With --chat: the system message instead of the model's own")
-      ->excludes(raw)
-      ->excludes(literal);
+  arguments.Text("-p,--prompt", options.prompt, "The prompt");
+  arguments.Text("-f,--prompt-file", options.prompt_file, "The prompt, byte by byte, from a file (-: standard input)");
+  arguments.Flag("--chat", options.chat, "The prompt is a user's message, in the model's chat format (default)");
+  arguments.Flag("--raw", options.raw, "The prompt is the text to continue; control tokens in it are recognised");
+  arguments.Flag("--literal", options.literal,
+                 "The prompt is the text to continue; control tokens in it are plain characters");
+  arguments.Text("--system", options.system, "With --chat: the system message instead of the model's own");
+  arguments.Excludes("--prompt-file", {"--prompt"});
+  arguments.Excludes("--raw", {"--chat", "--literal"});
+  arguments.Excludes("--literal", {"--chat"});
+  arguments.Excludes("--system", {"--raw", "--literal"});
 
-  app.add_option("-n,--max-tokens", options.max_tokens, "Most tokens to generate; 0: read the prompt only")
-      ->check(CLI::Range(int64_t{0}, kMaxTokens))
-      ->capture_default_str();
-  app.add_option("--temperature", options.sampling.temperature,
-                 "0: always the most likely token; above: drawn from p^(1/T)")
-      ->check(CLI::Range(0.0f, 1000.0f))
-      ->capture_default_str();
-  app.add_option("--top-k", options.sampling.top_k, "Draw from the K most likely tokens only; 0: from all")
-      ->check(CLI::Range(int32_t{0}, INT32_MAX))
-      ->capture_default_str();
-  app.add_option("--top-p", options.sampling.top_p,
-                 "Draw from the most likely tokens that make up a share P in (0, 1] only")
-      ->check(CLI::Range(0.0f, 1.0f))
-      ->capture_default_str();
-  app.add_option("--seed", options.sampling.seed, "Of the draws; the same seed draws the same text")
-      ->check(SeedRange())
-      ->capture_default_str();
+  arguments.Number("-n,--max-tokens", options.max_tokens, 0, kMaxTokens,
+                   "Most tokens to generate; 0: read the prompt only");
+  arguments.Number("--temperature", options.sampling.temperature, 0, 1000,
+                   "0: always the most likely token; above: drawn from p^(1/T)");
+  arguments.Number("--top-k", options.sampling.top_k, 0, INT32_MAX,
+                   "Draw from the K most likely tokens only; 0: from all");
+  arguments.Number("--top-p", options.sampling.top_p, 0, 1,
+                   "Draw from the most likely tokens that make up a share P in (0, 1] only");
+  arguments.Seed("--seed", options.sampling.seed, "Of the draws; the same seed draws the same text");
 
-  app.add_option("-t,--threads", options.threads, "Threads; 0: as many as OpenMP would use")
-      ->check(CLI::Range(0, kMaxThreads))
-      ->capture_default_str();
-  app.add_option("--chunk", options.chunk, "Tokens of the prompt that go through the layers together")
-      ->check(CLI::Range(int64_t{1}, kMaxTokens))
-      ->capture_default_str();
-  app.add_flag(
+  arguments.Number("-t,--threads", options.threads, 0, kMaxThreads, "Threads; 0: as many as OpenMP would use");
+  arguments.Number("--chunk", options.chunk, 1, kMaxTokens, "Tokens of the prompt that go through the layers together");
+  arguments.Flag(
       "--json", options.json,
       "One JSON object instead of text and table: model, prompt_ids, generated_ids (the end token included), text, "
       "stop (end or length), first_logits and last_logits (best: 8 x [id, logit]; hash of the whole row's bits; "
       "null without a prompt), timings");
-  app.callback([&] {
-    if (!options.prompt && options.prompt_file.empty()) throw CLI::RequiredError("--prompt or --prompt-file");
-  });
   return RunTool(
-      app, argc, argv,
+      arguments, argc, argv,
       "  headlane-generate --model model.gguf --prompt \"Why is the sky blue?\"\n"
       "  headlane-generate --model model.gguf --raw --prompt \"Once upon a time\" --temperature 0.8 --seed 7\n"
       "  headlane-generate --synthetic smollm2-135m --prompt hello --max-tokens 20 --threads 2 --json\n",
@@ -271,4 +255,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace headlane::tools
 
-int main(int argc, char** argv) { return headlane::tools::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return headlane::tools::RunMain("headlane-generate", argc, argv, &headlane::tools::Main);
+}

@@ -181,35 +181,35 @@ void PrintAsJson(const Options& options, const std::vector<TargetInfo>& targets,
                {"openmp", OpenMPExecutor::HasOpenMP()},
                {"onednn", HasLinearBackend(LinearBackend::kOneDnn)},
                {"numerics_version", kNumericsVersion},
-               {"targets", Json::array()},
-               {"caches", Json::array()},
+               {"targets", Json::MakeArray()},
+               {"caches", Json::MakeArray()},
                {"limits", nullptr},
-               {"shapes", Json::array()}};
+               {"shapes", Json::MakeArray()}};
   for (const TargetInfo& t : targets) {
-    json["targets"].push_back({{"name", t.name},
-                               {"vector_bytes", t.vector_bytes},
-                               {"fma", t.has_fma},
-                               {"supported", t.supported},
-                               {"active", t.active}});
+    json["targets"].Append({{"name", t.name},
+                            {"vector_bytes", t.vector_bytes},
+                            {"fma", t.has_fma},
+                            {"supported", t.supported},
+                            {"active", t.active}});
   }
-  for (const Cache& c : Caches()) json["caches"].push_back({{"level", c.level}, {"type", c.type}, {"size", c.size}});
+  for (const Cache& c : Caches()) json["caches"].Append({{"level", c.level}, {"type", c.type}, {"size", c.size}});
   if (limits.gflops > 0)
     json["limits"] = {
         {"fma_gflops", limits.gflops}, {"read_gb_per_second", limits.read_gb_per_second}, {"how", limits.how}};
   for (const ShapePlan& p : plans) {
-    json["shapes"].push_back({{"q_heads", options.q_heads},
-                              {"kv_heads", options.kv_heads},
-                              {"qk_dim", options.qk_dim},
-                              {"q_len", p.q_len},
-                              {"kv_len", p.kv_len},
-                              {"kernel", p.summary.kernel},
-                              {"target", p.summary.target},
-                              {"items", p.summary.num_items},
-                              {"splits", p.summary.num_splits},
-                              {"flops", p.summary.flops},
-                              {"kv_bytes", p.summary.kv_bytes},
-                              {"workspace_bytes", p.summary.workspace_bytes},
-                              {"why", p.why}});
+    json["shapes"].Append({{"q_heads", options.q_heads},
+                           {"kv_heads", options.kv_heads},
+                           {"qk_dim", options.qk_dim},
+                           {"q_len", p.q_len},
+                           {"kv_len", p.kv_len},
+                           {"kernel", p.summary.kernel},
+                           {"target", p.summary.target},
+                           {"items", p.summary.num_items},
+                           {"splits", p.summary.num_splits},
+                           {"flops", p.summary.flops},
+                           {"kv_bytes", p.summary.kv_bytes},
+                           {"workspace_bytes", p.summary.workspace_bytes},
+                           {"why", p.why}});
   }
   PrintJson(json);
 }
@@ -231,29 +231,24 @@ Status Run(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  Arguments arguments(
+      "headlane-info",
       "Shows the SIMD targets of this build and which of them the machine has, its caches and limits, and which kernel "
-      "attention of a "
-      "given shape gets, and why.",
-      "headlane-info");
-  const auto heads = CLI::Range(int64_t{1}, int64_t{1} << 14);
-  const auto lengths = CLI::Range(int64_t{0}, int64_t{1} << 24);
-  app.add_option("--q-heads", options.q_heads, "Query heads")->check(heads)->capture_default_str();
-  app.add_option("--kv-heads", options.kv_heads, "KV heads: a divisor of the query heads")
-      ->check(heads)
-      ->capture_default_str();
-  app.add_option("--dim", options.qk_dim, "Width of queries and keys")->check(heads)->capture_default_str();
-  app.add_option("--v-dim", options.v_dim, "Width of values; 0: the same")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 14))
-      ->capture_default_str();
-  app.add_option("--q-len", options.q_lens, "Query tokens")->delimiter(',')->check(lengths)->capture_default_str();
-  app.add_option("--kv-len", options.kv_lens, "Keys")->delimiter(',')->check(lengths)->capture_default_str();
-  app.add_option("-t,--threads", options.threads, "Threads that the work is cut for; 0: as many as OpenMP would use")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app.add_flag("--no-measure", options.no_measure, "Skip measuring FMA peak and read bandwidth, which takes a second");
-  app.add_flag("--json", options.json, "One JSON object");
-  return RunTool(app, argc, argv,
+      "attention of a given shape gets, and why.");
+  constexpr int64_t kMaxHeads = int64_t{1} << 14;
+  constexpr int64_t kMaxLength = int64_t{1} << 24;
+  arguments.Number("--q-heads", options.q_heads, 1, kMaxHeads, "Query heads");
+  arguments.Number("--kv-heads", options.kv_heads, 1, kMaxHeads, "KV heads: a divisor of the query heads");
+  arguments.Number("--dim", options.qk_dim, 1, kMaxHeads, "Width of queries and keys");
+  arguments.Number("--v-dim", options.v_dim, 0, kMaxHeads, "Width of values; 0: the same");
+  arguments.Numbers("--q-len", options.q_lens, 0, kMaxLength, "Query tokens");
+  arguments.Numbers("--kv-len", options.kv_lens, 0, kMaxLength, "Keys");
+  arguments.Number("-t,--threads", options.threads, 0, 1024,
+                   "Threads that the work is cut for; 0: as many as OpenMP would use");
+  arguments.Flag("--no-measure", options.no_measure,
+                 "Skip measuring FMA peak and read bandwidth, which takes a second");
+  arguments.Flag("--json", options.json, "One JSON object");
+  return RunTool(arguments, argc, argv,
                  "  headlane-info\n"
                  "  headlane-info --q-heads 9 --kv-heads 3 --dim 64 --q-len 1,512 --kv-len 512,8192\n"
                  "  HEADLANE_TARGET=AVX2 headlane-info --json\n",
@@ -263,4 +258,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace headlane::tools
 
-int main(int argc, char** argv) { return headlane::tools::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return headlane::tools::RunMain("headlane-info", argc, argv, &headlane::tools::Main);
+}

@@ -198,9 +198,9 @@ Status Run(const Options& options) {
   // Under the mask the weights are what there is to see.
   const bool show_weights = options.weights || options.causal;
   if (options.json) {
-    Json json = {{"pairs", kPairs}, {"seed", options.seed}, {"spread", Json::array()}};
+    Json json = {{"pairs", kPairs}, {"seed", options.seed}, {"spread", Json::MakeArray()}};
     for (const Spread& s : spreads)
-      json["spread"].push_back({{"d", s.dim}, {"unscaled", s.unscaled}, {"scaled", s.scaled}});
+      json["spread"].Append({{"d", s.dim}, {"unscaled", s.unscaled}, {"scaled", s.scaled}});
     json["causal"] = options.causal;
     json["attention"] = out;
     json["weights"] = weights;
@@ -215,24 +215,19 @@ Status Run(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  Arguments arguments(
+      "headlane-lesson",
       "Why the scores of attention are scaled. For d = 4 and d = 1024 it draws 10000 pairs of a query and a key with "
-      "unit variance and "
-      "prints d, the standard deviation of their dot products, and that of the dot products divided by sqrt(d). Then "
-      "the attention of "
-      "Q = [[1,1],[0,2]], K = [[1,0],[0,1]], V = [[10,0],[0,10]], rounded to three decimals. All of it runs through "
-      "the library's "
-      "attention operator.",
-      "headlane-lesson");
-  app.add_option("--seed", options.seed, "Of the draws; another one may move a last digit")
-      ->check(SeedRange())
-      ->capture_default_str();
-  app.add_flag("--weights", options.weights, "Print the weights too, behind the result; each row's sum is one");
-  app.add_flag(
+      "unit variance and prints d, the standard deviation of their dot products, and that of the dot products divided "
+      "by sqrt(d). Then the attention of Q = [[1,1],[0,2]], K = [[1,0],[0,1]], V = [[10,0],[0,10]], rounded to three "
+      "decimals. All of it runs through the library's attention operator.");
+  arguments.Seed("--seed", options.seed, "Of the draws; another one may move a last digit");
+  arguments.Flag("--weights", options.weights, "Print the weights too, behind the result; each row's sum is one");
+  arguments.Flag(
       "--causal", options.causal,
       "Mask keys behind the query's own position before the softmax; prints the weights too, where hidden keys have 0");
-  app.add_flag("--json", options.json, "One JSON object, nothing rounded");
-  return RunTool(app, argc, argv,
+  arguments.Flag("--json", options.json, "One JSON object, nothing rounded");
+  return RunTool(arguments, argc, argv,
                  "  headlane-lesson\n"
                  "  headlane-lesson --causal --weights\n",
                  [&] { return Run(options); });
@@ -241,4 +236,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace headlane::tools
 
-int main(int argc, char** argv) { return headlane::tools::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return headlane::tools::RunMain("headlane-lesson", argc, argv, &headlane::tools::Main);
+}

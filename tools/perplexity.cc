@@ -69,21 +69,17 @@ Status Run(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app(
+  Arguments arguments(
+      "headlane-perplexity",
       "The mean loss of a model over a text, in nats per token, and the perplexity exp(mean loss). The text is taken "
-      "literally, in one "
-      "pass; the first token is not predicted.",
-      "headlane-perplexity");
-  AddModelOptions(app, options.model);
-  app.add_option("-f,--text-file", options.text_file, "The text, byte by byte (-: standard input)")->required();
-  app.add_option("-t,--threads", options.threads, "Threads; 0: as many as OpenMP would use")
-      ->check(CLI::Range(0, kMaxThreads))
-      ->capture_default_str();
-  app.add_option("--chunk", options.chunk, "Tokens that go through the layers together; changes no result")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->capture_default_str();
-  app.add_flag("--json", options.json, "One JSON object: tokens, mean_loss, perplexity, model, timings");
-  return RunTool(app, argc, argv,
+      "literally, in one pass; the first token is not predicted.");
+  AddModelOptions(arguments, options.model);
+  arguments.RequiredText("-f,--text-file", options.text_file, "The text, byte by byte (-: standard input)");
+  arguments.Number("-t,--threads", options.threads, 0, kMaxThreads, "Threads; 0: as many as OpenMP would use");
+  arguments.Number("--chunk", options.chunk, 1, int64_t{1} << 24,
+                   "Tokens that go through the layers together; changes no result");
+  arguments.Flag("--json", options.json, "One JSON object: tokens, mean_loss, perplexity, model, timings");
+  return RunTool(arguments, argc, argv,
                  "  headlane-perplexity --model model.gguf --text-file text.txt\n"
                  "  headlane-perplexity --model model.gguf --text-file - --json < text.txt\n",
                  [&] { return Run(options); });
@@ -92,4 +88,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace headlane::tools
 
-int main(int argc, char** argv) { return headlane::tools::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return headlane::tools::RunMain("headlane-perplexity", argc, argv, &headlane::tools::Main);
+}

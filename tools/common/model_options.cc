@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "tools/common/tool.h"
+
 namespace headlane::tools {
 namespace {
 
@@ -37,21 +39,18 @@ int64_t AvailableMemory() {
 
 }  // namespace
 
-void AddModelOptions(CLI::App& app, ModelOptions& options) {
+void AddModelOptions(Arguments& arguments, ModelOptions& options) {
   std::string shapes;
   for (const char* name : SyntheticShapeNames()) shapes += (shapes.empty() ? "" : ", ") + std::string(name);
-  auto* const which = app.add_option_group("Model", "one of the two");
-  which->add_option("-m,--model", options.model, "GGUF file of a llama-architecture model");
-  which->add_option("--synthetic", options.synthetic,
+  arguments.OneOf("Model",
+                  {{"-m,--model", options.model, "GGUF file of a llama-architecture model"},
+                   {"--synthetic", options.synthetic,
                     "No file: pseudo-random weights in the shape of a known model, optionally with another number of "
                     "layers behind a colon (llama-3-8b:4). Shapes: " +
-                        shapes);
-  which->require_option(1);
-  app.add_option(
-         "--linear", options.linear,
-         "Linear layers: tile (our own: the same bits for any threads and chunks) or onednn (oneDNN's: for comparison)")
-      ->check(CLI::IsMember({"tile", "onednn"}))
-      ->capture_default_str();
+                        shapes}});
+  arguments.Choice(
+      "--linear", options.linear, {"tile", "onednn"},
+      "Linear layers: tile (our own: the same bits for any threads and chunks) or onednn (oneDNN's: for comparison)");
 }
 
 Result<Model> OpenModel(const ModelOptions& options) {

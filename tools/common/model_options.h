@@ -7,7 +7,8 @@
 
 #include "headlane/decoder.h"
 #include "headlane/status.h"
-#include "tools/common/tool.h"
+#include "tools/common/arguments.h"
+#include "tools/common/json.h"
 
 namespace headlane::tools {
 
@@ -20,7 +21,7 @@ struct ModelOptions {
 inline constexpr int kMaxThreads = 1024;
 
 // --model, --synthetic (one of them is required), --linear.
-void AddModelOptions(CLI::App& app, ModelOptions& options);
+void AddModelOptions(Arguments& arguments, ModelOptions& options);
 
 // The model without its weights. Errors: Model::Open's, Unsupported (the linear backend is not in this build).
 Result<Model> OpenModel(const ModelOptions& options);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "headlane/decoder.h"
-#include "tools/common/tool.h"
+#include "tools/common/json.h"
 
 namespace headlane::tools {
 

@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <new>
 
 #include "headlane/target.h"
 
@@ -16,57 +18,55 @@ namespace {
 
 constexpr int kExitBadInput = 2;
 
-// One line, whatever a file's or an argument's text has in it.
-int Fail(const std::string& program, std::string_view message) {
-  std::string line(message);
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  }
+// One line, whatever a file's or an argument's text has in it. Takes no memory: that may be what is wrong.
+int Fail(const char* program, std::string_view message) noexcept {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), line.c_str());
+  std::fprintf(stderr, "%s: ", program);
+  char part[256];
+  while (!message.empty()) {
+    const size_t size = std::min(message.size(), sizeof(part));
+    for (size_t i = 0; i < size; ++i) {
+      const auto c = static_cast<unsigned char>(message[i]);
+      part[i] = c < 0x20 || c == 0x7F ? ' ' : message[i];
+    }
+    std::fwrite(part, 1, size, stderr);
+    message.remove_prefix(size);
+  }
+  std::fputc('\n', stderr);
   return kExitBadInput;
 }
 
 }  // namespace
 
-int RunTool(CLI::App& app, int argc, char** argv, std::string_view examples, const std::function<Status()>& run) {
-  const std::string program = app.get_name();
-  app.footer("Examples:\n" + std::string(examples) +
-             "\nExit code: 0, or 2 with one line on standard error when an argument or a file is wrong."
-             "\nHEADLANE_TARGET in the environment forces a SIMD target (headlane-info lists them).");
-  app.get_formatter()->column_width(34);
+int RunMain(const char* program, int argc, char** argv, int (*body)(int argc, char** argv)) noexcept {
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& wanted) {  // --help
-    return app.exit(wanted);
-  } catch (const CLI::ParseError& error) {
-    return Fail(program, std::string(error.what()) + " (--help says what there is)");
-  }
-  try {
-    // A target that was asked for and can't be had is a wrong argument too.
-    Status status = TargetFromEnvironment();
-    if (status.ok()) status = run();
-    if (!status.ok()) return Fail(program, status.message());
+    return body(argc, argv);
   } catch (const std::bad_alloc&) {
     return Fail(program, "out of memory");
   } catch (const std::exception& error) {
     return Fail(program, error.what());
+  } catch (...) {
+    return Fail(program, "an unknown exception");
   }
+}
+
+int RunTool(Arguments& arguments, int argc, char** argv, std::string_view examples,
+            const std::function<Status()>& run) {
+  const char* const program = arguments.program().c_str();
+  std::string error;
+  if (!arguments.Parse(argc, argv,
+                       "Examples:\n" + std::string(examples) +
+                           "\nExit code: 0, or 2 with one line on standard error when an argument or a file is wrong."
+                           "\nHEADLANE_TARGET in the environment forces a SIMD target (headlane-info lists them).",
+                       error)) {
+    return error.empty() ? 0 : Fail(program, error + " (--help says what there is)");
+  }
+  // A target that was asked for and can't be had is a wrong argument too.
+  Status status = TargetFromEnvironment();
+  if (status.ok()) status = run();
+  if (!status.ok()) return Fail(program, status.message());
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return Fail(program, "can't write to standard output");
   return 0;
-}
-
-CLI::Validator SeedRange() {
-  return CLI::Validator(
-      [](std::string& text) -> std::string {
-        const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-        return is_number ? "" : "'" + text + "' is no whole number from 0 up";
-      },
-      "UINT");
-}
-
-void PrintJson(const Json& json) {
-  std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
 Result<std::string> ReadWholeFile(const std::string& path) {
@@ -80,7 +80,9 @@ Result<std::string> ReadWholeFile(const std::string& path) {
   }
   std::string text;
   char buffer[1 << 16];
-  for (size_t got = 0; (got = std::fread(buffer, 1, sizeof(buffer), file.get())) > 0;) {
+  // Short only at the end or at an error; neither is read past.
+  for (size_t got = sizeof(buffer); got == sizeof(buffer);) {
+    got = std::fread(buffer, 1, sizeof(buffer), file.get());
     text.append(buffer, got);
     if (text.size() > kMaxBytes) {
       return MakeStatus(StatusCode::kResourceExhausted, "'%.100s' has more than %zu bytes", path.c_str(), kMaxBytes);

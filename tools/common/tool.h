@@ -1,33 +1,26 @@
-// How every program of this folder starts, fails and ends: arguments by CLI11, one line on standard error and exit code
-// 2 for whatever is wrong with arguments or files.
+// How every program of this folder starts, fails and ends: one line on standard error and exit code 2 for whatever is
+// wrong with arguments or files.
 //
 // Separate so that no program invents its own manners. Called by each main().
 #ifndef HEADLANE_TOOLS_COMMON_TOOL_H_
 #define HEADLANE_TOOLS_COMMON_TOOL_H_
 
-#include <CLI/CLI.hpp>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "headlane/decoder.h"
 #include "headlane/status.h"
+#include "tools/common/arguments.h"
 
 namespace headlane::tools {
 
-// Keeps the order in which a program writes its keys.
-using Json = nlohmann::ordered_json;
+// What main() returns: exit code 0, or 2 with "PROGRAM: what is wrong" as the only line on standard error. Calls
+// `body`, and no exception escapes.
+int RunMain(const char* program, int argc, char** argv, int (*body)(int argc, char** argv)) noexcept;
 
-// Parses and calls `run`. Exit code: 0, or 2 with "PROGRAM: what is wrong" as the only line on standard error.
-// `examples` ends --help.
-int RunTool(CLI::App& app, int argc, char** argv, std::string_view examples, const std::function<Status()>& run);
-
-// Of an option for a seed: CLI11 itself would take -1 for 2^64 - 1.
-CLI::Validator SeedRange();
-
-// Writes a JSON document and a newline; bytes that are no UTF-8 come as U+FFFD.
-void PrintJson(const Json& json);
+// Parses and calls `run`; for the body of RunMain. `examples` ends --help.
+int RunTool(Arguments& arguments, int argc, char** argv, std::string_view examples, const std::function<Status()>& run);
 
 // Whole contents; "-" is standard input. Errors: NotFound, FailedPrecondition (can't be read), ResourceExhausted (over
 // 1 GiB).
