@@ -22,9 +22,7 @@ namespace {
 float Widen(DType dtype, uint16_t code) {
   return dtype == DType::kF16 ? internal::F16ToF32(code) : internal::BF16ToF32(code);
 }
-uint16_t Narrow(DType dtype, float x) {
-  return dtype == DType::kF16 ? internal::F32ToF16(x) : internal::F32ToBF16(x);
-}
+uint16_t Narrow(DType dtype, float x) { return dtype == DType::kF16 ? internal::F32ToF16(x) : internal::F32ToBF16(x); }
 
 TEST(ElementTest, EveryCodeIsWidenedExactly) {
   for (const TargetInfo& target : UsableTargets()) {
@@ -57,6 +55,49 @@ TEST(ElementTest, ScaleOfAnyLengthAndStride) {
           internal::ActiveKernels().elementwise.scale(first, dtype, stride, 0.0884f, n, y.data());
           for (int64_t i = 0; i < n; ++i) {
             ASSERT_TRUE(SameBits(Widen(dtype, first[i * stride]) * 0.0884f, y[static_cast<size_t>(i)]))
+                << target.name << " " << DTypeName(dtype) << " n " << n << " stride " << stride << " [" << i << "]";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ElementTest, StoreOfAnyLengthAndStride) {
+  // Every tie of both types (bf16's have 16 low bits, f16's 13), their neighbours, and the extremes, and random
+  // numbers.
+  std::vector<float> values = {0.0f, -0.0f, 65519.0f, 65520.0f, 0x1p-24f, 0x1p-25f, 0x1.8p-24f, 0x1p-133f, 0x1p-134f};
+  for (const float special : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min()}) {
+    values.push_back(special);
+    values.push_back(-special);
+  }
+  Random random(32);
+  for (int i = 0; i < 2000; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(random.Next());
+    for (const uint32_t low_bits : {13u, 16u}) {
+      const uint32_t tie = (bits >> low_bits << low_bits) | 1u << (low_bits - 1);
+      for (const uint32_t near : {bits, tie, tie - 1, tie + 1}) values.push_back(std::bit_cast<float>(near));
+    }
+  }
+  for (const TargetInfo& target : UsableTargets()) {
+    const ScopedTarget scope(target.name);
+    for (DType dtype : {DType::kF16, DType::kBF16}) {
+      size_t next = 0;
+      for (int64_t n = 1; n <= 70; ++n) {
+        for (int64_t stride : {1, 2, 5, -1}) {
+          const GuardedFloats x(static_cast<size_t>(n));
+          for (int64_t i = 0; i < n; ++i) x[static_cast<size_t>(i)] = values[next++ % values.size()];
+          const int64_t span = std::abs(stride) * (n - 1) + 1;
+          const GuardedArray<uint16_t> y(static_cast<size_t>(span));
+          std::fill_n(y.data(), y.size(), uint16_t{0x5A5A});
+          uint16_t* const first = y.data() + (stride < 0 ? span - 1 : 0);
+          internal::ActiveKernels().elementwise.store(x.data(), n, dtype, stride, first);
+          for (int64_t i = 0; i < span; ++i) {
+            const int64_t at = stride < 0 ? span - 1 - i : i;
+            const bool is_stored = at % std::abs(stride) == 0;
+            const size_t from = static_cast<size_t>(at / std::abs(stride));
+            ASSERT_EQ(y[static_cast<size_t>(i)], is_stored ? Narrow(dtype, x[from]) : 0x5A5A)
                 << target.name << " " << DTypeName(dtype) << " n " << n << " stride " << stride << " [" << i << "]";
           }
         }
