@@ -1,4 +1,5 @@
-// What planning costs beside one layer's run of the plan: a new plan per step, or an update of the last one.
+// What planning costs beside one layer's run of the plan: a new plan per step, or an update of the last one; and what
+// asking a plan for its summary costs.
 #include <optional>
 #include <string>
 #include <vector>
@@ -114,6 +115,9 @@ void RegisterPlan(Session& session) {
     add("update", [](PlanInputs& inputs, int64_t kv_len) {
       for (SequenceSpec& sequence : inputs.sequences) sequence.kv_len = kv_len;
       return inputs.plan->Update(*inputs.cache, inputs.sequences);
+    });
+    add("summary", [](PlanInputs& inputs, int64_t) {
+      return inputs.plan->summary().num_items > 0 ? OkStatus() : MakeStatus(StatusCode::kInternal, "an empty plan");
     });
   }
 }
