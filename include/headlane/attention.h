@@ -104,8 +104,8 @@ struct PlanSummary {
   double kv_bytes = 0;           // keys and values that some row sees, counted once
   int64_t num_decode_items = 0;  // what RunCounters of one run will show
   int64_t num_tile_items = 0;
-  double touched_kv_bytes = 0;   // whole tiles, once per row block that visits them
-  double touched_flops = 0;      // whole tiles
+  double touched_kv_bytes = 0;  // whole tiles, once per row block that visits them
+  double touched_flops = 0;     // whole tiles
   size_t workspace_bytes = 0;
 };
 
