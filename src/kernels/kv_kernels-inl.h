@@ -39,14 +39,18 @@ template <class TileType>
 struct QkIO {
   using Tile = TileType;
   using T = typename Tile::T;
+  static constexpr int64_t kLength = 0;
   static constexpr bool kEvenLength = false;
   const QkArgs& args;
   int64_t row0, col, per_tile, lanes;
 
-  HWY_INLINE const float* A(int r, int64_t) const { return args.q + (row0 + r) * args.q_pitch; }
+  HWY_INLINE const float* A(int64_t) const { return args.q + row0 * args.q_pitch; }
+  HWY_INLINE int64_t APitch() const { return args.q_pitch; }
   HWY_INLINE const T* B(int c, int64_t) const {
     return static_cast<const T*>(args.k_tiles[(col + c) / per_tile]) + Tile::Column((col + c) % per_tile * lanes);
   }
+  HWY_INLINE static constexpr int64_t LineStep() { return Tile::kLine; }
+  HWY_INLINE static const T* Ahead(const T* line) { return AheadInTiles(line); }
   HWY_INLINE VF Load(DF d, int, int) const { return hn::Zero(d); }
   HWY_INLINE void Store(DF d, int r, int c, VF v) const {
     hn::Store(v, d, args.s + (row0 + r) * kBlockKeys + (col + c) * lanes);
@@ -81,14 +85,18 @@ template <class TileType>
 struct PvIO {
   using Tile = TileType;
   using T = typename Tile::T;
+  static constexpr int64_t kLength = kTileKeys;
   static constexpr bool kEvenLength = true;
   const PvArgs& args;
   int64_t row0, col, lanes;
 
-  HWY_INLINE const float* A(int r, int64_t tile) const { return args.w + (row0 + r) * kBlockKeys + tile * kTileKeys; }
+  HWY_INLINE const float* A(int64_t tile) const { return args.w + row0 * kBlockKeys + tile * kTileKeys; }
+  HWY_INLINE static constexpr int64_t APitch() { return kBlockKeys; }
   HWY_INLINE const T* B(int c, int64_t tile) const {
     return static_cast<const T*>(args.v_tiles[tile]) + StripeOffset<Tile>((col + c) * lanes);
   }
+  HWY_INLINE static constexpr int64_t LineStep() { return Tile::kLine; }
+  HWY_INLINE static const T* Ahead(const T* line) { return AheadInTiles(line); }
   HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
   HWY_INLINE VF Load(DF d, int r, int c) const {
     if (args.c == nullptr) return hn::Zero(d);

@@ -16,14 +16,18 @@ namespace HWY_NAMESPACE {
 
 struct LinearIO {
   using Tile = F32Tile;
+  static constexpr int64_t kLength = 0;
   static constexpr bool kEvenLength = true;
   const LinearArgs& args;
   int64_t row0, col, per_tile, lanes;
 
-  HWY_INLINE const float* A(int r, int64_t) const { return args.x + (row0 + r) * args.x_pitch; }
+  HWY_INLINE const float* A(int64_t) const { return args.x + row0 * args.x_pitch; }
+  HWY_INLINE int64_t APitch() const { return args.x_pitch; }
   HWY_INLINE const float* B(int c, int64_t) const {
     return args.w + (col + c) / per_tile * args.w_tile_stride + (col + c) % per_tile * lanes;
   }
+  HWY_INLINE static constexpr int64_t LineStep() { return Tile::kLine; }
+  HWY_INLINE static const float* Ahead(const float* line) { return AheadInTiles(line); }
   HWY_INLINE float* Y(int r, int c) const { return args.y + (row0 + r) * args.y_pitch + (col + c) * lanes; }
   // Features of this vector that exist and of those behind it: the last tile may be padded.
   HWY_INLINE int64_t Left(int c) const { return args.num_features - (col + c) * lanes; }
