@@ -154,6 +154,41 @@ struct KToVTileArgs {
   bool* non_finite;     // as in PackTileArgs
 };
 
+// As QkArgs, from rows of keys as they lie in a plain tensor, for few rows of queries: tiles are made in registers, or two
+// at a time in L1. A tensor [tokens][heads][dim] is read fastest (4 / 5 of bandwidth on Zen 3) in order of address: 16 keys
+// of one head, the same 16 of the next head, ..., without prefetching; one head alone reads half as fast, `ahead` helps it
+// then. num_keys and s (from lane t * 16 on) may name a part of a block.
+struct QkRowsArgs {
+  const float* q;  // [rows][q_pitch], already times the scale
+  int64_t q_pitch;
+  int64_t rows;
+  int64_t qk_dim;
+  const void* k;       // [num_keys] rows of dense features
+  DType k_dtype;       // converted exactly
+  int64_t row_stride;  // elements between keys
+  int64_t num_keys;    // 1 .. 128
+  int64_t ahead;       // keys so far behind are prefetched; 0: none
+  float* scratch;      // 2 tiles of f32
+  float* s;            // [rows][kBlockKeys]: lanes of keys that do not exist in the last tile are undefined
+};
+
+// As PvArgs, from rows of values, without a copy of them.
+struct PvRowsArgs {
+  const float* w;  // [rows][kBlockKeys]
+  int64_t rows;
+  const void* v;  // [num_keys] rows of dense features
+  DType v_dtype;
+  int64_t row_stride;
+  int64_t num_keys;  // 1 .. 128
+  int64_t ahead;     // as in QkRowsArgs
+  int64_t v_dim;     // a multiple of 16
+  const float* c;    // [rows]; nullptr: o is not read, it starts at 0
+  float* o;          // [rows][o_pitch], o_pitch >= v_dim, 64-byte aligned rows
+  int64_t o_pitch;
+  const uint16_t* live;  // [rows][kTilesPerBlock] as SoftmaxArgs::live, required: where a key's bit is clear it is left
+                         // out, whatever its v holds
+};
+
 // Everything of one element type of K and V. `qk` and `pv` are for any number of rows.
 struct KvKernels {
   void (*qk)(const QkArgs&) noexcept;
@@ -195,6 +230,8 @@ struct KernelTable {
   const char* target;
   KvKernels kv[kNumDTypes];  // by DType of the stored keys or values
   void (*k_to_v_tile)(const KToVTileArgs&) noexcept;
+  void (*qk_rows)(const QkRowsArgs&) noexcept;
+  void (*pv_rows)(const PvRowsArgs&) noexcept;
   SoftmaxKernels softmax;
   ElementwiseKernels elementwise;
   void (*linear_f32)(const LinearArgs&) noexcept;

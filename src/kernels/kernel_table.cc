@@ -30,8 +30,11 @@ struct Registry {
 };
 
 KernelTable MakeTable(int64_t target) {
-  return {hwy::TargetName(target), {KvF32(target), KvF16(target), KvBF16(target)}, KToVTile(target),
-          Softmax(target),         Elementwise(target), LinearF32(target)};
+  const RowsKernels rows = Rows(target);
+  return {hwy::TargetName(target), {KvF32(target), KvF16(target), KvBF16(target)},
+          KToVTile(target),        rows.qk,
+          rows.pv,                 Softmax(target),
+          Elementwise(target),     LinearF32(target)};
 }
 
 const KernelTable* Find(Registry& registry, const char* name) {

@@ -31,23 +31,26 @@ inline constexpr int64_t kPackedKeys = HEADLANE_PACKED_KEYS;
 using DPack = hn::FixedTag<float, kPackedKeys>;
 using VPack = hn::Vec<DPack>;
 
-// 4 features of key `row`, and behind them, in the second block, those of the key 4 rows on.
+// Rows of keys that are prefetched while a tile is packed: those behind this tile and the next.
+inline constexpr int64_t kRowsAhead = 32;
+
+// 4 features of a key, and behind them, in the second block, those of another one.
 template <class Row>
-HWY_INLINE VPack LoadFour(const typename Row::T* row, [[maybe_unused]] int64_t row_stride) {
+HWY_INLINE VPack LoadFour(const typename Row::T* key, [[maybe_unused]] const typename Row::T* second) {
   const DPack d;
 #if HEADLANE_PACKED_KEYS == 8
   const hn::Half<DPack> dh;
   if constexpr (Row::kDType == DType::kF32) {
-    return hn::Combine(d, hn::LoadU(dh, row + 4 * row_stride), hn::LoadU(dh, row));
+    return hn::Combine(d, hn::LoadU(dh, second), hn::LoadU(dh, key));
   } else {
     const Lanes16Bit<DPack> d16;
     const hn::Half<decltype(d16)> dh16;
-    const auto both = hn::Combine(d16, hn::LoadU(dh16, row + 4 * row_stride), hn::LoadU(dh16, row));
+    const auto both = hn::Combine(d16, hn::LoadU(dh16, second), hn::LoadU(dh16, key));
     if constexpr (Row::kDType == DType::kF16) return WidenF16(d, both);
     if constexpr (Row::kDType == DType::kBF16) return WidenBF16(d, both);
   }
 #else
-  return Row::Load(d, row);
+  return Row::Load(d, key);
 #endif
 }
 
@@ -65,16 +68,12 @@ HWY_INLINE void StoreTwoFeatures(VPack first, VPack second, typename Tile::T* HW
   }
 }
 
-// kPackedKeys keys x 4 features, transposed in registers.
-template <class Tile, class Row>
-HWY_INLINE void TransposeFour(const typename Row::T* rows, int64_t row_stride, typename Tile::T* HWY_RESTRICT tile,
-                              int64_t feature, int64_t slot) {
+// 4 features of kPackedKeys keys, given as the rows' vectors, to their slots.
+template <class Tile>
+HWY_INLINE void StoreTransposed(VPack r0, VPack r1, VPack r2, VPack r3, typename Tile::T* HWY_RESTRICT tile,
+                                int64_t feature, int64_t slot) {
   const DPack d;
   const hn::RepartitionToWide<DPack> d64;
-  const VPack r0 = LoadFour<Row>(rows, row_stride);
-  const VPack r1 = LoadFour<Row>(rows + row_stride, row_stride);
-  const VPack r2 = LoadFour<Row>(rows + 2 * row_stride, row_stride);
-  const VPack r3 = LoadFour<Row>(rows + 3 * row_stride, row_stride);
   const auto a0 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));  // 00 10 01 11
   const auto a1 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
   const auto a2 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
@@ -83,6 +82,36 @@ HWY_INLINE void TransposeFour(const typename Row::T* rows, int64_t row_stride, t
                          hn::BitCast(d, hn::InterleaveUpper(d64, a0, a1)), tile, feature, slot);
   StoreTwoFeatures<Tile>(hn::BitCast(d, hn::InterleaveLower(d64, a2, a3)),
                          hn::BitCast(d, hn::InterleaveUpper(d64, a2, a3)), tile, feature + 2, slot);
+}
+
+// Features [0, dim), a multiple of 4, of kPackedKeys keys. The addresses of the rows are kept in registers: computing
+// them took longer than the transposes. Prefetches the same features of the keys that are packed after this tile and the
+// next, if the tensor goes on as it does; behind its end a prefetch does nothing.
+template <class Tile, class Row>
+HWY_INLINE void TransposeKeys(const typename Row::T* rows, int64_t row_stride, int64_t dim,
+                              typename Tile::T* HWY_RESTRICT tile, int64_t slot) {
+  using T = typename Row::T;
+  constexpr int64_t kLineFeatures = 64 / static_cast<int64_t>(sizeof(T));
+  const T *r0 = rows, *r1 = r0 + row_stride, *r2 = r1 + row_stride, *r3 = r2 + row_stride;
+  [[maybe_unused]] const T *r4 = r3 + row_stride, *r5 = r4 + row_stride, *r6 = r5 + row_stride, *r7 = r6 + row_stride;
+  const int64_t ahead = kRowsAhead * row_stride;
+  for (int64_t line = 0; line < dim; line += kLineFeatures) {
+    __builtin_prefetch(r0 + line + ahead, 0, 3);
+    __builtin_prefetch(r1 + line + ahead, 0, 3);
+    __builtin_prefetch(r2 + line + ahead, 0, 3);
+    __builtin_prefetch(r3 + line + ahead, 0, 3);
+    if constexpr (kPackedKeys == 8) {
+      __builtin_prefetch(r4 + line + ahead, 0, 3);
+      __builtin_prefetch(r5 + line + ahead, 0, 3);
+      __builtin_prefetch(r6 + line + ahead, 0, 3);
+      __builtin_prefetch(r7 + line + ahead, 0, 3);
+    }
+    const int64_t end = HWY_MIN(dim, line + kLineFeatures);
+    for (int64_t i = line; i < end; i += 4) {
+      StoreTransposed<Tile>(LoadFour<Row>(r0 + i, r4 + i), LoadFour<Row>(r1 + i, r5 + i),
+                            LoadFour<Row>(r2 + i, r6 + i), LoadFour<Row>(r3 + i, r7 + i), tile, i, slot);
+    }
+  }
 }
 
 template <class Tile, class Row>
@@ -95,10 +124,7 @@ HWY_INLINE void PackKRows(const PackTileArgs& args) {
     first_key = args.num_keys / kPackedKeys * kPackedKeys;
     dim = args.dim / 4 * 4;
     for (int64_t key = 0; key < first_key; key += kPackedKeys) {
-      const typename Row::T* const group = rows + key * args.row_stride;
-      for (int64_t i = 0; i < dim; i += 4) {
-        TransposeFour<Tile, Row>(group + i, args.row_stride, tile, i, args.slot_begin + key);
-      }
+      TransposeKeys<Tile, Row>(rows + key * args.row_stride, args.row_stride, dim, tile, args.slot_begin + key);
     }
   }
   // What is left: the last keys of all features, and the last features of all keys.
@@ -130,43 +156,57 @@ HWY_INLINE hn::Vec<D> LoadFeatures(D d, const typename Row::T* row, const PackTi
   return hn::Load(d, values);
 }
 
+// One key, or two that are stored as pairs, to stripes [0, num_stripes), and the larger of `taint` and what they hold.
+// kWhole: rows of dense features that fill the stripes.
+template <class Tile, class Row, bool kWhole, class DI>
+HWY_INLINE hn::Vec<DI> PackVKeys(DI di, hn::Vec<DI> taint, const PackTileArgs& args, const typename Row::T* row,
+                                 bool pair, bool is_second, int64_t num_stripes, typename Tile::T* HWY_RESTRICT tile) {
+  const hn::RebindToFloat<DI> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const typename Row::T* const partner = row + args.row_stride;
+  for (int64_t stripe = 0; stripe < num_stripes; ++stripe, tile += kTileKeys * kTileKeys) {
+    for (int64_t lane = 0; lane < kTileKeys; lane += lanes) {
+      const int64_t i = stripe * kTileKeys + lane;
+      typename Tile::T* const p = tile + Tile::Column(lane);
+      const auto first = Tile::Encode(d, kWhole ? Row::Load(d, row + i) : LoadFeatures<Row>(d, row, args, i));
+      taint = AddTaint<Tile>(d, taint, first);
+      if constexpr (Tile::kPack == 1) {
+        Tile::Store(d, first, p);
+      } else if (pair) {
+        const auto second = Tile::Encode(d, kWhole ? Row::Load(d, partner + i) : LoadFeatures<Row>(d, partner, args, i));
+        taint = AddTaint<Tile>(d, taint, second);
+        Tile::StorePair(d, first, second, p);
+      } else {
+        Tile::StoreOne(d, first, is_second, p);
+      }
+    }
+  }
+  (void)di;
+  return taint;
+}
+
 template <class Tile, class Row>
 HWY_INLINE void PackVRows(const PackTileArgs& args) {
   using T = typename Tile::T;
   const hn::CappedTag<float, kTileKeys> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t padded = RoundUp(args.dim, kTileKeys);
-  auto taint = Tile::NoTaint(d);
-  int64_t key = 0;
-  while (key < args.num_keys) {
+  const hn::RebindToSigned<decltype(d)> di;
+  const int64_t num_stripes = CeilDiv(args.dim, kTileKeys);
+  const bool whole = args.dim_stride == 1 && args.dim % kTileKeys == 0;
+  auto taint = hn::Zero(di);
+  for (int64_t key = 0; key < args.num_keys;) {
     const typename Row::T* const row = static_cast<const typename Row::T*>(args.rows) + key * args.row_stride;
     const int64_t slot = args.slot_begin + key;
-    T* HWY_RESTRICT const tile = static_cast<T*>(args.tile) + VTileIndex(Tile::kDType, 0, slot / Tile::kPack * Tile::kPack);
-    if constexpr (Tile::kPack == 2) {
-      const bool pair = slot % 2 == 0 && key + 1 < args.num_keys;
-      for (int64_t i = 0; i < padded; i += lanes) {
-        T* const p = tile + VTileIndex(Tile::kDType, i, 0);
-        const auto first = Tile::Encode(d, LoadFeatures<Row>(d, row, args, i));
-        taint = Tile::AddTaint(d, taint, first);
-        if (pair) {
-          const auto second = Tile::Encode(d, LoadFeatures<Row>(d, row + args.row_stride, args, i));
-          taint = Tile::AddTaint(d, taint, second);
-          Tile::StorePair(d, first, second, p);
-        } else {
-          Tile::StoreOne(d, first, slot % 2 != 0, p);
-        }
-      }
-      key += pair ? 2 : 1;
+    const bool is_second = slot % Tile::kPack != 0;
+    const bool pair = Tile::kPack == 2 && !is_second && key + 1 < args.num_keys;
+    T* const tile = static_cast<T*>(args.tile) + VTileIndex(Tile::kDType, 0, slot - (is_second ? 1 : 0));
+    if (whole) {
+      taint = PackVKeys<Tile, Row, true>(di, taint, args, row, pair, is_second, num_stripes, tile);
     } else {
-      for (int64_t i = 0; i < padded; i += lanes) {
-        const auto encoded = Tile::Encode(d, LoadFeatures<Row>(d, row, args, i));
-        taint = Tile::AddTaint(d, taint, encoded);
-        Tile::Store(d, encoded, tile + VTileIndex(Tile::kDType, i, 0));
-      }
-      ++key;
+      taint = PackVKeys<Tile, Row, false>(di, taint, args, row, pair, is_second, num_stripes, tile);
     }
+    key += pair ? 2 : 1;
   }
-  if (args.non_finite != nullptr) *args.non_finite = Tile::IsTainted(d, taint);
+  if (args.non_finite != nullptr) *args.non_finite = IsTainted<Tile>(di, taint);
 }
 
 template <class Tile>
@@ -197,19 +237,27 @@ void PackV(const PackTileArgs& args) noexcept {
 inline HWY_MAYBE_UNUSED void KToVTile(const KToVTileArgs& args) noexcept {
   const hn::CappedTag<float, kTileKeys> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto taint = F32Tile::NoTaint(d);
+  const hn::RebindToSigned<decltype(d)> di;
+  auto taint = hn::Zero(di);
   for (int64_t i = 0; i < args.v_dim * kTileKeys; i += lanes) {
-    taint = F32Tile::AddTaint(d, taint, hn::Load(d, args.k_tile + i));
+    taint = AddTaint<F32Tile>(d, taint, hn::Load(d, args.k_tile + i));
   }
-  if (args.non_finite != nullptr) *args.non_finite = F32Tile::IsTainted(d, taint);
+  if (args.non_finite != nullptr) *args.non_finite = IsTainted<F32Tile>(di, taint);
 
   int64_t feature = 0;
   for (; feature + kTileKeys <= args.v_dim; feature += kTileKeys) {
     const float* const k = args.k_tile + feature * kTileKeys;
     float* const stripe = args.v_tile + feature * kTileKeys;
     for (int64_t lane = 0; lane < kTileKeys; lane += kPackedKeys) {
+      const float* const rows = k + lane * kTileKeys;
       for (int64_t key = 0; key < kTileKeys; key += 4) {
-        TransposeFour<F32Tile, F32Element>(k + lane * kTileKeys + key, kTileKeys, stripe, key, lane);
+        constexpr int64_t kSecond = 4 * kTileKeys;
+        const float* const r = rows + key;
+        StoreTransposed<F32Tile>(LoadFour<F32Element>(r, r + kSecond),
+                                 LoadFour<F32Element>(r + kTileKeys, r + kTileKeys + kSecond),
+                                 LoadFour<F32Element>(r + 2 * kTileKeys, r + 2 * kTileKeys + kSecond),
+                                 LoadFour<F32Element>(r + 3 * kTileKeys, r + 3 * kTileKeys + kSecond), stripe, key,
+                                 lane);
       }
     }
   }

@@ -87,9 +87,16 @@ HWY_INLINE float Largest(const float* HWY_RESTRICT s, int64_t num_keys) {
 
 // Bit i of live[t]: key i of tile t counts.
 void MarkLive(const float* HWY_RESTRICT s, int64_t num_tiles, uint16_t* HWY_RESTRICT live) {
+  const DF d;
+  const int64_t lanes = NumLanes();
   for (int64_t t = 0; t < num_tiles; ++t) {
     uint32_t bits = 0;
-    for (int64_t i = 0; i < kTileKeys; ++i) bits |= (s[t * kTileKeys + i] == -kInfinity ? 0u : 1u) << i;
+    for (int64_t i = 0; i < kTileKeys; i += lanes) {
+      // One bit per lane, in whole bytes.
+      uint8_t bytes[8] = {};
+      hn::StoreMaskBits(d, hn::Ne(hn::Load(d, s + t * kTileKeys + i), hn::Set(d, -kInfinity)), bytes);
+      bits |= (bytes[0] | static_cast<uint32_t>(bytes[1]) << 8) << i;
+    }
     live[t] = static_cast<uint16_t>(bits);
   }
 }

@@ -13,6 +13,11 @@ KvKernels KvF16(int64_t target);
 KvKernels KvBF16(int64_t target);
 using KToVTileFn = void (*)(const KToVTileArgs&) noexcept;
 KToVTileFn KToVTile(int64_t target);
+struct RowsKernels {
+  void (*qk)(const QkRowsArgs&) noexcept;
+  void (*pv)(const PvRowsArgs&) noexcept;
+};
+RowsKernels Rows(int64_t target);
 SoftmaxKernels Softmax(int64_t target);
 ElementwiseKernels Elementwise(int64_t target);
 using LinearF32Fn = void (*)(const LinearArgs&) noexcept;

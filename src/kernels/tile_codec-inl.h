@@ -23,7 +23,7 @@ namespace headlane::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A vector of lanes as it is stored, in 32-bit lanes; `taint` gathers whether one of them was not finite.
+// Encode gives a vector as it is stored, in 32-bit lanes. kInfinity: its bits; larger magnitudes are NaN.
 struct F32Tile {
   using T = float;
   using Element = F32Element;
@@ -47,23 +47,11 @@ struct F32Tile {
   static HWY_INLINE void Store(D d, hn::Vec<D> encoded, T* p) {
     hn::StoreU(encoded, d, p);
   }
-  template <class D>
-  static HWY_INLINE hn::Vec<D> NoTaint(D d) {
-    return hn::Zero(d);
-  }
-  // 0 times what is not finite is NaN.
-  template <class D>
-  static HWY_INLINE hn::Vec<D> AddTaint(D d, hn::Vec<D> taint, hn::Vec<D> encoded) {
-    return hn::MulAdd(encoded, hn::Zero(d), taint);
-  }
-  template <class D>
-  static HWY_INLINE bool IsTainted(D d, hn::Vec<D> taint) {
-    return !hn::AllTrue(d, hn::Eq(taint, hn::Zero(d)));
-  }
+  static constexpr int32_t kInfinity = 0x7F800000;
 };
 
 // What f16 and bf16 have in common: encoded vectors are the stored bits in 32-bit lanes.
-template <class Element16, int32_t kExponent>
+template <class Element16, int32_t kInfinityBits>
 struct Tile16Bit {
   using T = uint16_t;
   using Element = Element16;
@@ -75,21 +63,7 @@ struct Tile16Bit {
   static HWY_INLINE hn::Vec<hn::RebindToSigned<D>> Encode(D d, hn::Vec<D> v) {
     return Element::Bits(d, v);
   }
-  template <class D>
-  static HWY_INLINE hn::Vec<hn::RebindToSigned<D>> NoTaint(D) {
-    return hn::Zero(hn::RebindToSigned<D>());
-  }
-  template <class D, class DI = hn::RebindToSigned<D>>
-  static HWY_INLINE hn::Vec<DI> AddTaint(D, hn::Vec<DI> taint, hn::Vec<DI> encoded) {
-    const DI di;
-    const auto exponent = hn::Set(di, kExponent);
-    return hn::Or(taint, hn::VecFromMask(di, hn::Eq(hn::And(encoded, exponent), exponent)));
-  }
-  template <class D, class DI = hn::RebindToSigned<D>>
-  static HWY_INLINE bool IsTainted(D, hn::Vec<DI> taint) {
-    const DI di;
-    return !hn::AllTrue(di, hn::Eq(taint, hn::Zero(di)));
-  }
+  static constexpr int32_t kInfinity = kInfinityBits;
 };
 
 struct F16Tile : Tile16Bit<F16Element, 0x7C00> {
@@ -135,6 +109,20 @@ struct BF16Tile : Tile16Bit<BF16Element, 0x7F80> {
                di, pair);
   }
 };
+
+// The larger of `taint` and the bits of encoded numbers without their signs. Integers, because a chain of these costs a
+// cycle per link, where 0 * x + taint costs four.
+template <class Tile, class D, class VEncoded>
+HWY_INLINE hn::Vec<hn::RebindToSigned<D>> AddTaint(D, hn::Vec<hn::RebindToSigned<D>> taint, VEncoded encoded) {
+  const hn::RebindToSigned<D> di;
+  constexpr int32_t kMagnitude = Tile::kDType == DType::kF32 ? 0x7FFFFFFF : 0x7FFF;
+  return hn::Max(taint, hn::And(hn::BitCast(di, encoded), hn::Set(di, kMagnitude)));
+}
+
+template <class Tile, class DI>
+HWY_INLINE bool IsTainted(DI di, hn::Vec<DI> taint) {
+  return !hn::AllTrue(di, hn::Lt(taint, hn::Set(di, Tile::kInfinity)));
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headlane::internal

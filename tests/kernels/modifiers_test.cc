@@ -50,7 +50,7 @@ void CheckModifiers(const TargetInfo& target, const Modifiers& modifiers, int64_
       const float b = random.OneIn(30) ? -kInf : random.Float() * 3.0f;
       bias[r * internal::kBlockKeys + i] = b;
       if (modifiers.softcap > 0.0f) x = modifiers.softcap * reference::CanonicalTanh(x / modifiers.softcap);
-      if (modifiers.bias) x = x + b;
+      if (modifiers.bias) x = b == -kInf ? b : x + b;  // hidden, even where the score is NaN or infinite
       if (modifiers.slopes) x = std::fma(slopes[r], static_cast<float>(row_offset[r] + key_offset[i]), x);
       expected[static_cast<size_t>(r * num_keys + i)] = x;
     }
