@@ -25,7 +25,10 @@ double ScoreError(const Problem& p, int64_t head, int64_t row, int64_t key, doub
   for (int64_t d = 0; d < p.qk_dim; ++d) magnitude += std::fabs(static_cast<double>(q[d]) * static_cast<double>(k[d]));
   magnitude *= std::fabs(p.scale);
   double error = static_cast<double>(p.qk_dim + 1) * magnitude;
-  if (p.softcap > 0.0f) error += (2.0 + 2.0 * internal::kTanhMaxUlp) * std::min<double>(magnitude, p.softcap);
+  if (p.softcap > 0.0f) {
+    error += (2.0 + 2.0 * internal::kTanhMaxUlp) * std::min<double>(magnitude, p.softcap);
+    error = std::min(error, 2.0 * p.softcap / kU);  // no two capped scores are farther apart
+  }
   if (p.alibi_slopes != nullptr) {
     const double alibi =
         static_cast<double>(p.alibi_slopes[head]) * static_cast<double>(KeyPosition(p, key) - RowPosition(p, row));
@@ -71,8 +74,9 @@ ErrorBound DeriveErrorBound(const Problem& p, const OracleResult& result) {
         m = std::max(m, scores[j]);
       }
 
-      double weight_error =
-          p.sinks != nullptr ? std::exp(p.sinks[head] - lse) * (std::fabs(p.sinks[head] - m) + exp_steps) : 0.0;
+      double weight_error = p.sinks != nullptr && std::isfinite(p.sinks[head])
+                                ? std::exp(p.sinks[head] - lse) * (std::fabs(p.sinks[head] - m) + exp_steps)
+                                : 0.0;
       double max_v = 0.0;
       std::fill(weighted.begin(), weighted.end(), 0.0);
       for (int64_t j = 0; j < p.kv_len; ++j) {

@@ -6,7 +6,8 @@
 //
 // Score: q' = q * scale is one rounding, the chain has qk_dim, each of a partial sum below A = scale * sum |q[d] k[d]|:
 //   (qk_dim + 1) u A
-//   softcap: (2 + 2 * kTanhMaxUlp) u |s|     s / cap, tanh (its ulps are 2 u) and the product; cap * tanh has slope 1
+//   softcap: (2 + 2 * kTanhMaxUlp) u |s|     s / cap, tanh (its ulps are 2 u) and the product; cap * tanh has slope 1,
+//   and no two capped scores are farther apart than 2 cap
 //   bias, ALiBi: u |s| each
 // Weight. The running maxima m0 <= m1 <= ... <= m under which a key's weight is formed and rescaled are floats, whose
 // own errors cancel between numerator and denominator. Relative error E of a weight: that of its score, and

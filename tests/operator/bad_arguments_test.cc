@@ -2,6 +2,7 @@
 // numbers, and nothing is written.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -16,10 +17,13 @@ namespace {
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+constexpr DType kNoType = static_cast<DType>(9);
+constexpr uint64_t kTree[3] = {1, 3, 7};
+constexpr uint8_t kOnes[6] = {1, 1, 1, 1, 1, 1};
 
 // A valid call: two sequences, 4 query tokens and 10 keys in all, 4 / 2 heads of 8.
 struct Call {
-  Call() : data(10 * 4 * 8), out(4 * 4 * 8), lse(4 * 4) {
+  Call() : data(10 * 4 * 8), out(4 * 4 * 8), lse(4 * 4), m(4 * 4), l(4 * 4), o(4 * 4 * 8) {
     for (size_t i = 0; i < data.size(); ++i) data[i] = 0.5f;
     spec.num_q_heads = 4;
     spec.num_kv_heads = 2;
@@ -37,18 +41,33 @@ struct Call {
     args.lse = {lse.data(), 16, 4, 1};
   }
 
+  // Valid modifiers, attached and handed out to be spoilt.
+  ConstTensorView& Bias() {
+    args.bias = {data.data(), DType::kF32, 1, 4, 4, 6, 0, 0, 0, 1};
+    return args.bias;
+  }
+  BoolMaskView& Mask() {
+    args.mask = {kOnes, BoolMaskView::Format::kBytes, 1, 4, 4, 6, 0, 0, 0};
+    return args.mask;
+  }
+  StateView& State() {
+    args.state.m = {m.data(), 16, 4, 1};
+    args.state.l = {l.data(), 16, 4, 1};
+    args.state.o = TokensHeadsDim(o.data(), 4, 4, 8);
+    return args.state;
+  }
+
   Status Run() { return Attention(spec, sequences, args, SerialExecutor()); }
   bool NothingWritten() const {
-    for (size_t i = 0; i < out.size(); ++i) {
-      if (out[i] == out[i]) return false;
-    }
-    for (size_t i = 0; i < lse.size(); ++i) {
-      if (lse[i] == lse[i]) return false;
+    for (const GuardedFloats* written : {&out, &lse, &m, &l, &o}) {
+      for (size_t i = 0; i < written->size(); ++i) {
+        if (!std::isnan((*written)[i])) return false;
+      }
     }
     return true;
   }
 
-  GuardedFloats data, out, lse;
+  GuardedFloats data, out, lse, m, l, o;
   AttentionSpec spec;
   std::vector<SequenceSpec> sequences;
   AttentionArgs args;
@@ -115,14 +134,74 @@ const std::vector<Fault>& Faults() {
       {"k null", [](Call& c) { c.args.k.data = nullptr; }, kInvalid, {"k"}},
       {"v null", [](Call& c) { c.args.v.data = nullptr; }, kInvalid, {"v"}},
       {"out null", [](Call& c) { c.args.out.data = nullptr; }, kInvalid, {"out"}},
-      {"q of f16", [](Call& c) { c.args.q.dtype = DType::kF16; }, StatusCode::kUnsupported, {"q", "f16"}},
-      {"k of bf16", [](Call& c) { c.args.k.dtype = DType::kBF16; }, StatusCode::kUnsupported, {"k", "bf16"}},
-      {"out of f16", [](Call& c) { c.args.out.dtype = DType::kF16; }, StatusCode::kUnsupported, {"out", "f16"}},
+      {"q of no type", [](Call& c) { c.args.q.dtype = kNoType; }, kInvalid, {"q", "dtype", "9"}},
+      {"k of no type", [](Call& c) { c.args.k.dtype = kNoType; }, kInvalid, {"k", "dtype", "9"}},
+      {"v of no type", [](Call& c) { c.args.v.dtype = kNoType; }, kInvalid, {"v", "dtype", "9"}},
+      {"out of no type", [](Call& c) { c.args.out.dtype = kNoType; }, kInvalid, {"out", "dtype", "9"}},
       {"q strides overflow", [](Call& c) { c.args.q.token_stride = kMax / 2; }, kInvalid, {"q"}},
       {"k strides overflow", [](Call& c) { c.args.k.head_stride = kMin; }, kInvalid, {"k"}},
       {"out overlaps itself", [](Call& c) { c.args.out.token_stride = 8; }, kInvalid, {"out"}},
       {"out of stride 0", [](Call& c) { c.args.out.dim_stride = 0; }, kInvalid, {"out"}},
       {"lse overlaps itself", [](Call& c) { c.args.lse.head_stride = 0; }, kInvalid, {"lse"}},
+      {"window_right -2", [](Call& c) { c.spec.mask.window_right = -2; }, kInvalid, {"window_right", "-2"}},
+      {"always visible negative",
+       [](Call& c) { c.spec.mask.num_always_visible = -1; },
+       kInvalid,
+       {"num_always_visible", "-1"}},
+      {"chunk negative", [](Call& c) { c.spec.mask.chunk = -1; }, kInvalid, {"chunk", "-1"}},
+      {"softcap negative", [](Call& c) { c.spec.softcap = -1.0f; }, kInvalid, {"softcap", "-1"}},
+      {"softcap NaN",
+       [](Call& c) { c.spec.softcap = std::numeric_limits<float>::quiet_NaN(); },
+       kInvalid,
+       {"softcap", "nan"}},
+      {"numerics unknown", [](Call& c) { c.spec.numerics = static_cast<Numerics>(5); }, kInvalid, {"numerics", "5"}},
+      {"prefix negative", [](Call& c) { c.sequences[1].prefix_len = -3; }, kInvalid, {"sequences[1]", "prefix_len"}},
+      {"position beyond what is countable",
+       [](Call& c) { c.sequences[1].q_pos = kMax; },
+       kInvalid,
+       {"sequences[1]", "q_pos"}},
+      {"smallest position", [](Call& c) { c.sequences[1].q_pos = kMin; }, kInvalid, {"sequences[1]", "q_pos"}},
+      {"tree and position",
+       [](Call& c) {
+         c.sequences[1].tree = {kTree, 1};
+         c.sequences[1].q_pos = 1;
+       },
+       kInvalid,
+       {"sequences[1]", "tree", "q_pos"}},
+      {"tree of more tokens than keys",
+       [](Call& c) {
+         c.sequences[1].kv_len = 2;
+         c.sequences[1].tree = {kTree, 1};
+       },
+       kInvalid,
+       {"sequences[1]", "tree", "3", "2"}},
+      {"tree of no words", [](Call& c) { c.sequences[1].tree = {kTree, 0}; }, kInvalid, {"sequences[1]", "tree", "0"}},
+      {"values wider than the keys they are in",
+       [](Call& c) {
+         c.spec.values_in_keys = true;
+         c.spec.v_dim = 9;
+       },
+       kInvalid,
+       {"v_dim", "9", "8"}},
+      {"bias of other heads", [](Call& c) { c.Bias().num_heads = 3; }, kInvalid, {"bias", "num_heads", "3", "4"}},
+      {"bias of few columns", [](Call& c) { c.Bias().dim = 5; }, kRange, {"bias", "5", "6"}},
+      {"bias of few tokens", [](Call& c) { c.Bias().num_tokens = 3; }, kRange, {"bias", "3", "4"}},
+      {"bias of no type", [](Call& c) { c.Bias().dtype = kNoType; }, kInvalid, {"bias", "dtype", "9"}},
+      {"bias strides overflow", [](Call& c) { c.Bias().token_stride = kMax / 2; }, kInvalid, {"bias"}},
+      {"mask of other heads", [](Call& c) { c.Mask().num_heads = 3; }, kInvalid, {"mask", "num_heads", "3", "4"}},
+      {"mask of few columns", [](Call& c) { c.Mask().num_columns = 5; }, kRange, {"mask", "5", "6"}},
+      {"mask of few tokens", [](Call& c) { c.Mask().num_tokens = 3; }, kRange, {"mask", "3", "4"}},
+      {"mask of few batches", [](Call& c) { c.Mask().num_batch = 0; }, kRange, {"mask", "sequences[0]", "0"}},
+      {"mask of no format",
+       [](Call& c) { c.Mask().format = static_cast<BoolMaskView::Format>(4); },
+       kInvalid,
+       {"mask", "format", "4"}},
+      {"mask strides overflow", [](Call& c) { c.Mask().head_stride = kMin; }, kInvalid, {"mask"}},
+      {"state without l", [](Call& c) { c.State().l.data = nullptr; }, kInvalid, {"state.l"}},
+      {"state without o", [](Call& c) { c.State().o.data = nullptr; }, kInvalid, {"state.o"}},
+      {"state of f16", [](Call& c) { c.State().o.dtype = DType::kF16; }, StatusCode::kUnsupported, {"state.o", "f16"}},
+      {"state overlaps itself", [](Call& c) { c.State().o.token_stride = 8; }, kInvalid, {"state.o"}},
+      {"state of few tokens", [](Call& c) { c.State().o.num_tokens = 3; }, kRange, {"state.o", "3", "4"}},
       {"tokens negative", [](Call& c) { c.args.q.num_tokens = -4; }, StatusCode::kOk, {"q"}},
   };
   return faults;
@@ -133,6 +212,14 @@ TEST(BadArguments, TheCallIsValidWithoutAFault) {
   const Status status = call.Run();
   EXPECT_TRUE(status.ok()) << status.c_str();
   for (size_t i = 0; i < call.out.size(); ++i) EXPECT_EQ(call.out[i], 0.5f);
+  Call more;
+  more.Bias();
+  more.Mask();
+  more.State();
+  more.sequences[1].tree = {kTree, 1};
+  EXPECT_TRUE(more.Run().ok()) << more.Run().c_str();
+  for (size_t i = 0; i < more.out.size(); ++i) EXPECT_EQ(more.out[i], 0.5f);
+  for (size_t i = 0; i < more.m.size(); ++i) EXPECT_EQ(more.o[i * 8], 0.5f * more.l[i]);
 }
 
 TEST(BadArguments, EachIsATypedErrorAndWritesNothing) {

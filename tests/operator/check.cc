@@ -17,11 +17,13 @@ bool Differ(const Problem& a, const Problem& b) {
       for (int64_t head = 0; head < heads; ++head) {
         const bool visible = Visible(a, head, row, key);
         if (visible != Visible(b, head, row, key)) return true;
-        if (visible && Bias(a, head, row, key) != Bias(b, head, row, key)) return true;
+        if (!visible) continue;
+        if (Bias(a, head, row, key) != Bias(b, head, row, key)) return true;
+        if (a.alibi_slopes != nullptr && RowPosition(a, row) != RowPosition(b, row)) return true;
       }
     }
   }
-  return a.alibi_slopes != nullptr && a.q_len > 0 && RowPosition(a, 0) != RowPosition(b, 0);
+  return false;
 }
 
 std::vector<std::pair<std::string, Problem>> Shifted(const Problem& p) {

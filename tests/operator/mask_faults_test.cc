@@ -13,6 +13,7 @@
 
 #include "operator/check.h"
 #include "operator/runner.h"
+#include "operator/ways.h"
 #include "reference/canonical_math.h"
 
 namespace headlane::testing {
@@ -22,19 +23,6 @@ using reference::Causal;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-// Plain and cached, one thread and two, planned for many.
-std::vector<RunOptions> AllWays() {
-  static OpenMPExecutor two(2);
-  std::vector<RunOptions> ways(4);
-  ways[1].cache = true;
-  ways[2].executor = &two;
-  ways[2].plan_workers = 8;
-  ways[3] = ways[2];
-  ways[3].cache = true;
-  ways[3].page_tokens = 64;
-  return ways;
-}
 
 // The means that rows must give, whatever way they are computed.
 void ExpectMeans(const Sight& sight, int64_t q_len, int64_t kv_len, const std::vector<float>& means) {

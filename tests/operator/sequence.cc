@@ -53,6 +53,7 @@ Sequence Sequence::Rows(int64_t begin, int64_t end, int64_t kv_len) const {
 
 void Sequence::SetBias(std::shared_ptr<std::vector<float>> data, int64_t head_stride, int64_t row_stride) {
   bias = std::move(data);
+  if (bias->empty()) bias->resize(1);  // of no keys; still a bias, and not null
   problem.bias = bias->data();
   problem.bias_head_stride = head_stride;
   problem.bias_row_stride = row_stride;
@@ -60,6 +61,7 @@ void Sequence::SetBias(std::shared_ptr<std::vector<float>> data, int64_t head_st
 
 void Sequence::SetMask(std::shared_ptr<std::vector<uint8_t>> data, int64_t head_stride, int64_t row_stride) {
   mask = std::move(data);
+  if (mask->empty()) mask->resize(1);
   problem.mask = mask->data();
   problem.mask_head_stride = head_stride;
   problem.mask_row_stride = row_stride;
@@ -77,6 +79,7 @@ void Sequence::SetSinks(std::shared_ptr<std::vector<float>> data) {
 
 void Sequence::SetTree(std::vector<uint8_t> data) {
   tree = std::make_shared<std::vector<uint8_t>>(std::move(data));
+  if (tree->empty()) tree->resize(1);
   problem.tree = tree->data();
 }
 
