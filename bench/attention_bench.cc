@@ -42,7 +42,7 @@ void RegisterPrefill(AttentionRegistrar& registrar) {
       AttentionTask task = PrefillTask(model, kLength, dtype);
       task.requirement = PrefillRequirement(model, kLength, dtype);
       task.quick = llama;
-      if (llama) registrar.AddBaselines(task);
+      llama ? registrar.AddBaselines(task) : registrar.Add(task, kOneDnn);
       registrar.Add(task, kCache);
       registrar.Add(task, kPlain);
     }
@@ -94,9 +94,11 @@ void RegisterDecode(AttentionRegistrar& registrar) {
         const bool small = size.batch == 1 && size.kv_len == 4096;
         task.quick = small && (llama || (dtype == DType::kF32 && model.num_kv_heads == 1));
         task.targets = true;
+        if (small && dtype == DType::kF32) registrar.Add(task, kNaive);
         if (dtype == DType::kF32 || (llama && small)) {
-          if (small && dtype == DType::kF32) registrar.Add(task, kNaive);
           registrar.AddBaselines(task);
+        } else if (small) {
+          registrar.Add(task, kOneDnn);
         }
         AddDecode(registrar, task);
       }

@@ -228,6 +228,11 @@ class OneDnnGraphRunner final : public AttentionRunner {
 
 RunnerResult MakeOneDnnGraphRunner(const Source& source, std::shared_ptr<KeysValues> data) {
   HEADLANE_RETURN_IF_ERROR(RefuseModifiers(source.shape(), "oneDNN Graph"));
+  const ModelShape& model = source.shape().model;
+  if (model.v_dim > model.qk_dim) {  // seen in 3.7.2: features of the output behind qk_dim are 0
+    return MakeStatus(StatusCode::kUnsupported, "oneDNN Graph is wrong where v_dim %lld is more than qk_dim %lld",
+                      static_cast<long long>(model.v_dim), static_cast<long long>(model.qk_dim));
+  }
   auto runner = std::make_unique<OneDnnGraphRunner>(source, std::move(data));
   HEADLANE_RETURN_IF_ERROR(runner->Fill());
   return std::unique_ptr<AttentionRunner>(std::move(runner));

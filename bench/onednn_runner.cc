@@ -77,7 +77,8 @@ class OneDnnRunner final : public AttentionRunner {
     // Two orders of magnitude slower: nobody's choice, and minutes of time here.
     if (implementation_.find("ref") != std::string::npos) {
       return MakeStatus(StatusCode::kUnsupported,
-                        "oneDNN has only its reference implementation with %s keys and values", DTypeName(shape.dtype));
+                        "oneDNN has only its reference implementation of this with %s keys and values: %s",
+                        DTypeName(shape.dtype), implementation_.c_str());
     }
     return OkStatus();
   }
@@ -128,9 +129,11 @@ class OneDnnRunner final : public AttentionRunner {
     const ModelShape& model = shape.model;
     const int64_t s = shape.num_sequences, h = model.num_kv_heads, n = shape.kv_len;
     const int64_t all_rows = shape.group() * shape.q_len;
+    // What lies between one KV head and the next has no meaning with one head of one sequence; oneDNN takes such a
+    // matrix for a dense one only if it looks dense.
     const auto desc = [&](int64_t rows, int64_t columns) {
-      return memory::desc({s, h, rows, columns}, memory::data_type::f32,
-                          memory::dims{h * all_rows * columns, all_rows * columns, columns, 1});
+      const int64_t head = (s * h == 1 ? rows : all_rows) * columns;
+      return memory::desc({s, h, rows, columns}, memory::data_type::f32, memory::dims{h * head, head, columns, 1});
     };
     q_desc_ = desc(rows_, model.qk_dim);
     part_desc_ = desc(rows_, n);

@@ -1,5 +1,7 @@
 #include "bench/onednn_threads.h"
 
+#if HEADLANE_WITH_ONEDNN
+
 #if HEADLANE_WITH_OPENMP
 #include <omp.h>
 #else
@@ -19,3 +21,5 @@ Status SetOneDnnThreads(int threads) {
 }
 
 }  // namespace headlane::bench
+
+#endif  // HEADLANE_WITH_ONEDNN

@@ -42,6 +42,14 @@ std::string Milliseconds(double value) { return Number(value, value < 0.1 ? 5 : 
 
 std::string Percent(double value) { return value == 0 ? "-" : Number(value, value < 10 ? 1 : 0) + "%"; }
 
+// The middle parts of a name that another name does not share.
+std::string Distinct(const std::string& name, const std::string& other) {
+  auto same =
+      static_cast<size_t>(std::mismatch(name.begin(), name.end(), other.begin(), other.end()).first - name.begin());
+  while (same > 0 && name[same - 1] != '/') --same;
+  return name.substr(same, name.rfind("/threads:") - same);
+}
+
 }  // namespace
 
 bool TableReporter::ReportContext(const Context&) {
@@ -126,7 +134,7 @@ void TableReporter::PrintLine(const std::string& name, const Line& line) {
   if (const double share = MedianOf(line.counters, kPercentOfRun); share > 0) add(Number(share, 3) + "% of a run");
   if (const double naive = MedianOf(line.counters, kVersusNaive); naive > 0) add(Number(naive, 0) + "x naive");
   if (const double times = MedianOf(line.counters, kTimesReference); times > 0) {
-    add(Number(times, 2) + " times " + session_.cases().at(name).reference);
+    add(Number(times, 2) + " times " + Distinct(session_.cases().at(name).reference, name));
   }
   if (!line.label.empty()) add(line.label);
   if (MedianOf(line.counters, kCpuShare) < kLeastCpuShare) {

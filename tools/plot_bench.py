@@ -15,7 +15,7 @@ import re
 import statistics
 import sys
 
-BASELINES = ("onednn", "naive")
+BASELINES = ("onednn", "naive")  # and what begins so: onednn-graph, onednn-f16
 
 
 def load(path):
@@ -54,13 +54,14 @@ def limits_line(path, context):
 def print_table(runs):
     first, _ = runs[0][1], runs[0][2]
     extra = [path.stem for path, _, _ in runs[1:]]
-    heading = ["case", "ms", "GFLOP/s", "GB/s", "% of limit", "x oneDNN"] + [f"ms ({name})" for name in extra]
+    heading = ["case", "ms", "GFLOP/s", "GB/s", "% of limit", "required", "x oneDNN", "x Graph"] + [f"ms ({name})" for name in extra]
     print("| " + " | ".join(heading) + " |")
     print("|---" * len(heading) + "|")
     for name, case in first.items():
         bound = "" if case.get("%limit") is None else " mem" if case.get("memory_bound", 0) > 0.5 else " fma"
         cells = [name, milliseconds(case["real_time"]), number(case.get("GFLOP/s")), number(case.get("GB/s")),
-                 number(case.get("%limit")) + bound, number(case.get("x_onednn"), 2)]
+                 number(case.get("%limit")) + bound, number(case.get("%required"), 0),
+                 number(case.get("x_onednn"), 2), number(case.get("x_onednn_graph"), 2)]
         cells += [milliseconds(cases.get(name, {}).get("real_time")) for _, cases, _ in runs[1:]]
         print("| " + " | ".join(cells) + " |")
 
@@ -95,7 +96,7 @@ def plot(cases, context, folder):
         figure, axes = pyplot.subplots(figsize=(6, 4))
         for variant, points in variants.items():
             points.sort()
-            style = "--" if variant in BASELINES else "-"
+            style = "--" if variant.startswith(BASELINES) else "-"
             axes.plot([x for x, _ in points], [y for _, y in points], style, marker="o", label=variant)
         axes.set(title=f"{title}\n{context.get('processor', '')}, {context.get('target', '')}", xlabel="tokens",
                  ylabel="% of the machine's limit", ylim=(0, 100))
