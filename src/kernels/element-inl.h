@@ -101,6 +101,13 @@ HWY_INLINE HWY_MAYBE_UNUSED hn::Vec<hn::RebindToSigned<D>> BF16Bits(D /*d*/, hn:
   return hn::IfThenElse(nan, hn::Set(di, kCanonicalBF16NaN), hn::BitCast(di, rounded));
 }
 
+// The first n lanes. Whole vectors are no masked store, which takes AMD's processors 20 times as long.
+template <class D, class T>
+HWY_INLINE HWY_MAYBE_UNUSED void StoreFirst(D d, hn::Vec<D> v, T* p, size_t n) {
+  if (HWY_LIKELY(n == hn::Lanes(d))) return hn::StoreU(v, d, p);
+  hn::StoreN(v, d, p, n);
+}
+
 // What an array of one element type is to a kernel. `Bits` of a number are its stored form, widened to 32 bits.
 struct F32Element {
   using T = float;
@@ -117,7 +124,7 @@ struct F32Element {
   }
   template <class D>
   static HWY_INLINE void StoreN(D d, hn::Vec<D> v, T* p, size_t n) {
-    hn::StoreN(v, d, p, n);
+    StoreFirst(d, v, p, n);
   }
 };
 
@@ -141,7 +148,7 @@ struct F16Element {
   template <class D>
   static HWY_INLINE void StoreN(D d, hn::Vec<D> v, T* p, size_t n) {
     const Lanes16Bit<D> d16;
-    hn::StoreN(hn::DemoteTo(d16, Bits(d, v)), d16, p, n);
+    StoreFirst(d16, hn::DemoteTo(d16, Bits(d, v)), p, n);
   }
 };
 
@@ -165,7 +172,7 @@ struct BF16Element {
   template <class D>
   static HWY_INLINE void StoreN(D d, hn::Vec<D> v, T* p, size_t n) {
     const Lanes16Bit<D> d16;
-    hn::StoreN(hn::DemoteTo(d16, Bits(d, v)), d16, p, n);
+    StoreFirst(d16, hn::DemoteTo(d16, Bits(d, v)), p, n);
   }
 };
 

@@ -50,14 +50,18 @@ HWY_INLINE V PowerOfTwo(D d, V t) {
   return hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, t)));
 }
 
+// e^x from its two parts: e^r * scale.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpFromParts(D d, V r, V scale) {
+  return hn::Mul(hn::Add(ExpMinusOne(d, r), hn::Set(d, 1.0f)), scale);
+}
+
 // e^x for x <= 0. What it gives for x > 0 is not defined.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ExpNonPositive(D d, V x) {
   V t;
   const V r = ReduceByLn2(d, x, t);
-  const V p = hn::Add(ExpMinusOne(d, r), hn::Set(d, 1.0f));
-  const V y = hn::Mul(p, PowerOfTwo(d, t));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kExpCutoff)), y);
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kExpCutoff)), ExpFromParts(d, r, PowerOfTwo(d, t)));
 }
 
 // e^x for any x; the same bits as ExpNonPositive for x <= 0.

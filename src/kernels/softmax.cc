@@ -49,9 +49,9 @@ HWY_INLINE void HideOutside(float* HWY_RESTRICT s, int64_t num_keys, int64_t beg
   }
 }
 
-alignas(64) inline constexpr int32_t kLaneBits[kTileKeys] = {
-    1 << 0, 1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
-    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+alignas(64) inline constexpr int32_t kLaneBits[kTileKeys] = {1 << 0,  1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
+                                                             1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
+                                                             1 << 12, 1 << 13, 1 << 14, 1 << 15};
 
 // Scores whose bit is clear become -inf.
 HWY_INLINE void HideClear(float* HWY_RESTRICT s, int64_t num_tiles, const uint16_t* HWY_RESTRICT visible) {
@@ -101,49 +101,53 @@ void MarkLive(const float* HWY_RESTRICT s, int64_t num_tiles, uint16_t* HWY_REST
   }
 }
 
-// s[i], s[i + 16], ... become e^(s - shift) and are added to l, for the lanes of two vectors at a time: two independent
-// chains.
-template <bool kSameLanes>
-HWY_INLINE void WeightsOfTwo(float* HWY_RESTRICT s, int64_t num_keys, VF shift, VF factor, float* HWY_RESTRICT l) {
-  const DF d;
-  const int64_t lanes = NumLanes();
-  // Where the second vector's keys are: beside the first's, or in the next tile if a vector has all 16 lanes.
-  const int64_t second = kSameLanes ? kTileKeys : lanes;
-  const int64_t step = kSameLanes ? 2 * kTileKeys : kTileKeys;
-  VF sum0 = hn::Mul(hn::Load(d, l), factor);
-  VF sum1 = kSameLanes ? hn::Zero(d) : hn::Mul(hn::Load(d, l + lanes), factor);
-  int64_t i = 0;
-  for (; i + step <= num_keys; i += step) {
-    const VF w0 = ExpNonPositive(d, hn::Sub(hn::Load(d, s + i), shift));
-    const VF w1 = ExpNonPositive(d, hn::Sub(hn::Load(d, s + i + second), shift));
-    hn::Store(w0, d, s + i);
-    hn::Store(w1, d, s + i + second);
-    sum0 = hn::Add(sum0, w0);
-    if constexpr (kSameLanes) {
-      sum0 = hn::Add(sum0, w1);
-    } else {
-      sum1 = hn::Add(sum1, w1);
-    }
-  }
-  if (kSameLanes && i < num_keys) {
-    const VF w0 = ExpNonPositive(d, hn::Sub(hn::Load(d, s + i), shift));
-    hn::Store(w0, d, s + i);
-    sum0 = hn::Add(sum0, w0);
-  }
-  hn::Store(sum0, d, l);
-  if constexpr (!kSameLanes) hn::Store(sum1, d, l + lanes);
-}
-
 // s = e^(s - m), added to l by lane in ascending order of keys.
+//
+// e^x is a chain of 17 operations, and a processor looks ahead over too few instructions to fill the latency of one
+// with the next ones. Two loops halve the chain: the first leaves r in s and 2^n in `scale`, the second finishes (Zen
+// 3: 8.9 cycles per vector of 8, against 10.1 in one loop).
 HWY_INLINE void Weights(float* HWY_RESTRICT s, int64_t num_keys, float m, float c, float* HWY_RESTRICT l) {
   const DF d;
   const int64_t lanes = NumLanes();
+  alignas(64) float scale[kBlockKeys];
   // A row that has seen nothing: all its scores are -inf (or NaN), any finite number serves.
   const VF shift = hn::Set(d, m == -kInfinity ? 0.0f : m);
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < num_keys; i += lanes) {
+    const VF x = hn::Sub(hn::Load(d, s + i), shift);
+    VF t;
+    const VF r = ReduceByLn2(d, x, t);
+    // Where e^x is 0: e^0 * 0, whatever r would have been.
+    const auto is_zero = hn::Lt(x, hn::Set(d, kExpCutoff));
+    hn::Store(hn::IfThenZeroElse(is_zero, r), d, s + i);
+    hn::Store(hn::IfThenZeroElse(is_zero, PowerOfTwo(d, t)), d, scale + i);
+  }
   const VF factor = hn::Set(d, c);
-  if (lanes == kTileKeys) return WeightsOfTwo<true>(s, num_keys, shift, factor, l);
+  if (lanes == kTileKeys) {
+    VF sum = hn::Mul(hn::Load(d, l), factor);
+    for (int64_t i = 0; i < num_keys; i += kTileKeys) {
+      const VF w = ExpFromParts(d, hn::Load(d, s + i), hn::Load(d, scale + i));
+      hn::Store(w, d, s + i);
+      sum = hn::Add(sum, w);
+    }
+    hn::Store(sum, d, l);
+    return;
+  }
+  // Two vectors of a tile at a time: two chains of sums.
   for (int64_t lane = 0; lane < kTileKeys; lane += 2 * lanes) {
-    WeightsOfTwo<false>(s + lane, num_keys, shift, factor, l + lane);
+    VF sum0 = hn::Mul(hn::Load(d, l + lane), factor);
+    VF sum1 = hn::Mul(hn::Load(d, l + lane + lanes), factor);
+#pragma GCC unroll 2
+    for (int64_t i = lane; i < num_keys; i += kTileKeys) {
+      const VF w0 = ExpFromParts(d, hn::Load(d, s + i), hn::Load(d, scale + i));
+      const VF w1 = ExpFromParts(d, hn::Load(d, s + i + lanes), hn::Load(d, scale + i + lanes));
+      hn::Store(w0, d, s + i);
+      hn::Store(w1, d, s + i + lanes);
+      sum0 = hn::Add(sum0, w0);
+      sum1 = hn::Add(sum1, w1);
+    }
+    hn::Store(sum0, d, l + lane);
+    hn::Store(sum1, d, l + lane + lanes);
   }
 }
 
@@ -311,7 +315,8 @@ void LogArray(const float* x, int64_t n, float* y) noexcept { Apply(LogOp(), x, 
 void TanhArray(const float* x, int64_t n, float* y) noexcept { Apply(TanhOp(), x, n, y); }
 
 SoftmaxKernels SoftmaxTable() {
-  return {&ModifyScores, &SoftmaxBlock, &Reduce, &Fold, &Finish, &ExpNonPositiveArray, &ExpArray, &LogArray, &TanhArray};
+  return {&ModifyScores,        &SoftmaxBlock, &Reduce,   &Fold,     &Finish,
+          &ExpNonPositiveArray, &ExpArray,     &LogArray, &TanhArray};
 }
 
 }  // namespace HWY_NAMESPACE
