@@ -154,10 +154,10 @@ struct KToVTileArgs {
   bool* non_finite;     // as in PackTileArgs
 };
 
-// As QkArgs, from rows of keys as they lie in a plain tensor, for few rows of queries: tiles are made in registers, or two
-// at a time in L1. A tensor [tokens][heads][dim] is read fastest (4 / 5 of bandwidth on Zen 3) in order of address: 16 keys
-// of one head, the same 16 of the next head, ..., without prefetching; one head alone reads half as fast, `ahead` helps it
-// then. num_keys and s (from lane t * 16 on) may name a part of a block.
+// As QkArgs, from rows of keys as they lie in a plain tensor, for few rows of queries: tiles are made in registers, or
+// two at a time in L1. A tensor [tokens][heads][dim] is read fastest (4 / 5 of bandwidth on Zen 3) in order of address:
+// 16 keys of one head, the same 16 of the next head, ..., without prefetching; one head alone reads half as fast,
+// `ahead` helps it then. num_keys and s (from lane t * 16 on) may name a part of a block.
 struct QkRowsArgs {
   const float* q;  // [rows][q_pitch], already times the scale
   int64_t q_pitch;
@@ -225,6 +225,13 @@ struct ElementwiseKernels {
   void (*rope)(float* even, float* odd, int64_t stride, const float* cos, const float* sin, int64_t num_pairs) noexcept;
 };
 
+// What the micro-kernel holds in registers at a time: rows x cols vectors of so many lanes.
+struct RegisterBlock {
+  int64_t rows;
+  int64_t cols;
+  int64_t lanes;
+};
+
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
 struct KernelTable {
   const char* target;
@@ -235,6 +242,8 @@ struct KernelTable {
   SoftmaxKernels softmax;
   ElementwiseKernels elementwise;
   void (*linear_f32)(const LinearArgs&) noexcept;
+  // The largest block of a call with so many rows, at least 1; for plans to be explained.
+  RegisterBlock (*register_block)(int64_t rows) noexcept;
 };
 
 // The table of the active target; chosen on first use. Never null. Threads: any.

@@ -31,10 +31,15 @@ struct Registry {
 
 KernelTable MakeTable(int64_t target) {
   const RowsKernels rows = Rows(target);
-  return {hwy::TargetName(target), {KvF32(target), KvF16(target), KvBF16(target)},
-          KToVTile(target),        rows.qk,
-          rows.pv,                 Softmax(target),
-          Elementwise(target),     LinearF32(target)};
+  return {hwy::TargetName(target),
+          {KvF32(target), KvF16(target), KvBF16(target)},
+          KToVTile(target),
+          rows.qk,
+          rows.pv,
+          Softmax(target),
+          Elementwise(target),
+          LinearF32(target),
+          RegisterBlockOf(target)};
 }
 
 const KernelTable* Find(Registry& registry, const char* name) {

@@ -1,4 +1,4 @@
-// Linear layers on f32 weights in tiles: the micro-kernel of the scores.
+// Linear layers on f32 weights in tiles: the micro-kernel of the scores; and how large its register blocks are.
 #include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -59,6 +59,13 @@ void LinearF32Block(const LinearArgs& args) noexcept {
 
 LinearF32Fn LinearF32Table() { return &LinearF32Block; }
 
+RegisterBlock BlockOfRows(int64_t rows) noexcept {
+  const int64_t group = RowGroups(rows).size(0);
+  return {group, MaxCols(static_cast<int>(group)), kTileKeys / VectorsPerTile()};
+}
+
+RegisterBlockFn RegisterBlockTable() { return &BlockOfRows; }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace headlane::internal
 HWY_AFTER_NAMESPACE();
@@ -66,6 +73,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace headlane::internal {
 HWY_EXPORT(LinearF32Table);
+HWY_EXPORT(RegisterBlockTable);
 LinearF32Fn LinearF32(int64_t target) { return HEADLANE_CALL_FOR_TARGET(LinearF32Table, target); }
+RegisterBlockFn RegisterBlockOf(int64_t target) { return HEADLANE_CALL_FOR_TARGET(RegisterBlockTable, target); }
 }  // namespace headlane::internal
 #endif

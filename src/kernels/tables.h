@@ -22,6 +22,8 @@ SoftmaxKernels Softmax(int64_t target);
 ElementwiseKernels Elementwise(int64_t target);
 using LinearF32Fn = void (*)(const LinearArgs&) noexcept;
 LinearF32Fn LinearF32(int64_t target);
+using RegisterBlockFn = RegisterBlock (*)(int64_t rows) noexcept;
+RegisterBlockFn RegisterBlockOf(int64_t target);
 
 }  // namespace headlane::internal
 

@@ -3,6 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/blocking.h"
@@ -144,6 +145,21 @@ void AddChoices(std::string* text, const PlanImpl& plan) {
   if (choices.size() > kMost) Add(text, "  and %zu more groups of sequences\n", choices.size() - kMost);
 }
 
+// For the most rows of a kernel call of each kind.
+void AddRegisterBlocks(std::string* text, const PlanImpl& plan) {
+  int64_t most_decode = 0, most_tile = 0;
+  for (const RowBlock& block : plan.work().blocks) {
+    int64_t& most = block.decode() ? most_decode : most_tile;
+    most = std::max<int64_t>(most, block.sub_rows);
+  }
+  for (const auto& [kind, rows] : {std::pair{"decode", most_decode}, std::pair{"tile", most_tile}}) {
+    if (rows == 0) continue;
+    const RegisterBlock block = plan.kernels().register_block(rows);
+    Add(text, "  %s: up to %lld rows a call, register blocks of %lld rows x %lld vectors of %lld lanes\n", kind,
+        static_cast<LL>(rows), static_cast<LL>(block.rows), static_cast<LL>(block.cols), static_cast<LL>(block.lanes));
+  }
+}
+
 void AddWork(std::string* text, const PlanImpl& plan, const PlanSummary& summary) {
   const Work& work = plan.work();
   int64_t num_cut = 0, num_states = 0, num_splits = 0, least_rows = 0, most_rows = 0;
@@ -219,6 +235,7 @@ std::string Explain(const PlanImpl& plan, const MachinePeaks& peaks) {
   AddProblem(&text, plan);
   AddSequences(&text, plan, summary);
   Add(&text, "kernels: %s on %s\n", summary.kernel, summary.target);
+  AddRegisterBlocks(&text, plan);
   AddChoices(&text, plan);
   AddWork(&text, plan, summary);
   AddRoofline(&text, summary, peaks);

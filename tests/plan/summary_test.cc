@@ -194,7 +194,15 @@ TEST(Explain, NamesWhatWasChosenWhatWasNotAndWhy) {
                      "arithmetic intensity",
                      "roofline: needs",
                      number(summary.workspace_bytes) + " bytes"});
-  // The parts of the workspace add up.
+  const RegisterBlock decode = plan->impl().kernels().register_block(8);
+  const RegisterBlock tile = plan->impl().kernels().register_block(24);
+  EXPECT_GE(tile.rows * tile.cols, 6);
+  EXPECT_EQ(decode.lanes, tile.lanes);
+  EXPECT_LE(decode.rows, 8);
+  ExpectParts(text, {"decode: up to 8 rows a call, register blocks of " + number(decode.rows) + " rows x " +
+                         number(decode.cols) + " vectors of " + number(decode.lanes) + " lanes",
+                     "tile: up to 24 rows a call, register blocks of " + number(tile.rows) + " rows x " +
+                         number(tile.cols) + " vectors"});
   for (const char* slot : {"k_tiles", "v_tiles", "q ", "s ", "header", "states"}) ExpectParts(text, {slot});
 }
 
