@@ -14,9 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
-KvKernels KvF32Table() {
-  return {&Qk<F32Tile>, &Pv<F32Tile>, &PackK<F32Tile>, &PackV<F32Tile>, nullptr, nullptr};
-}
+KvKernels KvF32Table() { return {&Qk<F32Tile>, &Pv<F32Tile>, &PackK<F32Tile>, &PackV<F32Tile>, nullptr, nullptr}; }
 
 KToVTileFn KToVTileTable() { return &KToVTile; }
 

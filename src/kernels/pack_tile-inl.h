@@ -85,8 +85,8 @@ HWY_INLINE void StoreTransposed(VPack r0, VPack r1, VPack r2, VPack r3, typename
 }
 
 // Features [0, dim), a multiple of 4, of kPackedKeys keys. The addresses of the rows are kept in registers: computing
-// them took longer than the transposes. Prefetches the same features of the keys that are packed after this tile and the
-// next, if the tensor goes on as it does; behind its end a prefetch does nothing.
+// them took longer than the transposes. Prefetches the same features of the keys that are packed after this tile and
+// the next, if the tensor goes on as it does; behind its end a prefetch does nothing.
 template <class Tile, class Row>
 HWY_INLINE void TransposeKeys(const typename Row::T* rows, int64_t row_stride, int64_t dim,
                               typename Tile::T* HWY_RESTRICT tile, int64_t slot) {
@@ -108,8 +108,8 @@ HWY_INLINE void TransposeKeys(const typename Row::T* rows, int64_t row_stride, i
     }
     const int64_t end = HWY_MIN(dim, line + kLineFeatures);
     for (int64_t i = line; i < end; i += 4) {
-      StoreTransposed<Tile>(LoadFour<Row>(r0 + i, r4 + i), LoadFour<Row>(r1 + i, r5 + i),
-                            LoadFour<Row>(r2 + i, r6 + i), LoadFour<Row>(r3 + i, r7 + i), tile, i, slot);
+      StoreTransposed<Tile>(LoadFour<Row>(r0 + i, r4 + i), LoadFour<Row>(r1 + i, r5 + i), LoadFour<Row>(r2 + i, r6 + i),
+                            LoadFour<Row>(r3 + i, r7 + i), tile, i, slot);
     }
   }
 }
@@ -173,7 +173,8 @@ HWY_INLINE hn::Vec<DI> PackVKeys(DI di, hn::Vec<DI> taint, const PackTileArgs& a
       if constexpr (Tile::kPack == 1) {
         Tile::Store(d, first, p);
       } else if (pair) {
-        const auto second = Tile::Encode(d, kWhole ? Row::Load(d, partner + i) : LoadFeatures<Row>(d, partner, args, i));
+        const auto second =
+            Tile::Encode(d, kWhole ? Row::Load(d, partner + i) : LoadFeatures<Row>(d, partner, args, i));
         taint = AddTaint<Tile>(d, taint, second);
         Tile::StorePair(d, first, second, p);
       } else {
@@ -253,11 +254,10 @@ inline HWY_MAYBE_UNUSED void KToVTile(const KToVTileArgs& args) noexcept {
       for (int64_t key = 0; key < kTileKeys; key += 4) {
         constexpr int64_t kSecond = 4 * kTileKeys;
         const float* const r = rows + key;
-        StoreTransposed<F32Tile>(LoadFour<F32Element>(r, r + kSecond),
-                                 LoadFour<F32Element>(r + kTileKeys, r + kTileKeys + kSecond),
-                                 LoadFour<F32Element>(r + 2 * kTileKeys, r + 2 * kTileKeys + kSecond),
-                                 LoadFour<F32Element>(r + 3 * kTileKeys, r + 3 * kTileKeys + kSecond), stripe, key,
-                                 lane);
+        StoreTransposed<F32Tile>(
+            LoadFour<F32Element>(r, r + kSecond), LoadFour<F32Element>(r + kTileKeys, r + kTileKeys + kSecond),
+            LoadFour<F32Element>(r + 2 * kTileKeys, r + 2 * kTileKeys + kSecond),
+            LoadFour<F32Element>(r + 3 * kTileKeys, r + 3 * kTileKeys + kSecond), stripe, key, lane);
       }
     }
   }

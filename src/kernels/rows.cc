@@ -85,8 +85,8 @@ struct Transposed {
   VPack v0, v1, v2, v3;
 };
 
-// 16 bytes of 8 keys, `step` bytes apart: 4 features, or pairs of features, of 32 bits. p3 and p6 are the fourth and the
-// seventh key.
+// 16 bytes of 8 keys, `step` bytes apart: 4 features, or pairs of features, of 32 bits. p3 and p6 are the fourth and
+// the seventh key.
 HWY_INLINE Transposed TransposeWords(VPack r0, VPack r1, VPack r2, VPack r3) {
   const DPack d;
   const hn::RepartitionToWide<DPack> d64;
@@ -119,7 +119,8 @@ struct Keys8 {
   // As elements of type Row at an offset: 4 features.
   template <class Row>
   HWY_INLINE Transposed Load(int64_t at) const {
-    return TransposeWords(LoadFour<Row>(p0 + at, p3 + at + stride), LoadFour<Row>(p0 + at + stride, p3 + at + 2 * stride),
+    return TransposeWords(LoadFour<Row>(p0 + at, p3 + at + stride),
+                          LoadFour<Row>(p0 + at + stride, p3 + at + 2 * stride),
                           LoadFour<Row>(p0 + at + 2 * stride, p6 + at), LoadFour<Row>(p3 + at, p6 + at + stride));
   }
 };
@@ -173,9 +174,9 @@ HWY_INLINE void AddStep(const Keys8<typename Row::T>& keys, int64_t at, const fl
 template <class Row>
 HWY_INLINE VPack OneFeature(const Keys8<typename Row::T>& keys, int64_t at) {
   const int64_t s = keys.stride;
-  alignas(32) float v[8] = {Row::ToF32(keys.p0[at]),         Row::ToF32(keys.p0[at + s]), Row::ToF32(keys.p0[at + 2 * s]),
-                            Row::ToF32(keys.p3[at]),         Row::ToF32(keys.p3[at + s]), Row::ToF32(keys.p3[at + 2 * s]),
-                            Row::ToF32(keys.p6[at]),         Row::ToF32(keys.p6[at + s])};
+  alignas(32) float v[8] = {Row::ToF32(keys.p0[at]), Row::ToF32(keys.p0[at + s]), Row::ToF32(keys.p0[at + 2 * s]),
+                            Row::ToF32(keys.p3[at]), Row::ToF32(keys.p3[at + s]), Row::ToF32(keys.p3[at + 2 * s]),
+                            Row::ToF32(keys.p6[at]), Row::ToF32(keys.p6[at + s])};
   return hn::Load(DPack(), v);
 }
 
@@ -184,6 +185,9 @@ template <int kRows, class Row>
 HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k, int64_t first_row, float* s) {
   constexpr int64_t kStep = Row::kDType == DType::kBF16 ? 8 : 4;
   constexpr int64_t kLineFeatures = 64 / static_cast<int64_t>(sizeof(typename Row::T));
+  // 8 keys, then the other 8, in turns of so many features: rows are often a multiple of 4 KiB apart, and a set of L1
+  // holds 8 of their lines. More in a turn, and the chains of the two would no longer overlap.
+  constexpr int64_t kChunk = 16;
   const DPack d;
   Keys8<typename Row::T> low(k, args.row_stride), high(k + 8 * args.row_stride, args.row_stride);
   const float* HWY_RESTRICT q = args.q + first_row * args.q_pitch;
@@ -197,9 +201,11 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
       low.Prefetch(ahead);
       high.Prefetch(ahead);
     }
-    // 8 keys after the other 8: rows are often a multiple of 4 KiB apart, and a set of L1 holds 8 of their lines.
-    for (int64_t i = 0; i < kLineFeatures; i += kStep) AddStep<kRows, Row>(low, i, q + i, pitch, l0, l1, l2, l3);
-    for (int64_t i = 0; i < kLineFeatures; i += kStep) AddStep<kRows, Row>(high, i, q + i, pitch, h0, h1, h2, h3);
+    for (int64_t begin = 0; begin < kLineFeatures; begin += kChunk) {
+      for (int64_t i = begin; i < begin + kChunk; i += kStep) AddStep<kRows, Row>(low, i, q + i, pitch, l0, l1, l2, l3);
+      for (int64_t i = begin; i < begin + kChunk; i += kStep)
+        AddStep<kRows, Row>(high, i, q + i, pitch, h0, h1, h2, h3);
+    }
     low.Advance(kLineFeatures);
     high.Advance(kLineFeatures);
     q += kLineFeatures;

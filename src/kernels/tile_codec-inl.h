@@ -105,8 +105,9 @@ struct BF16Tile : Tile16Bit<BF16Element, 0x7F80> {
     int32_t* const pair = reinterpret_cast<int32_t*>(p);
     const auto old = hn::LoadU(di, pair);
     const auto low = hn::Set(di, 0xFFFF);
-    hn::StoreU(is_second ? hn::Or(hn::And(old, low), hn::ShiftLeft<16>(encoded)) : hn::Or(hn::AndNot(low, old), encoded),
-               di, pair);
+    hn::StoreU(
+        is_second ? hn::Or(hn::And(old, low), hn::ShiftLeft<16>(encoded)) : hn::Or(hn::AndNot(low, old), encoded), di,
+        pair);
   }
 };
 

@@ -25,8 +25,8 @@ Status NoSequence(SequenceId id) noexcept;
 
 class KVCacheImpl {
  public:
-  // `kernels`, one per DType, encode the rows; the bits of the tiles do not depend on which target's they are. They must
-  // outlive the cache.
+  // `kernels`, one per DType, encode the rows; the bits of the tiles do not depend on which target's they are. They
+  // must outlive the cache.
   static Result<std::unique_ptr<KVCacheImpl>> Create(const KVCacheSpec& spec,
                                                      const KvKernels (&kernels)[kNumDTypes]) noexcept;
 

@@ -111,7 +111,8 @@ TEST(ModifiersTest, DistancesAreRoundedOnce) {
   const int64_t big = int64_t{1} << 24;
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
-    for (int64_t offset : {big + 1, big + 2, big + 3, -big - 1, -big - 3, (int64_t{1} << 54) + (int64_t{1} << 30) + 1}) {
+    for (int64_t offset :
+         {big + 1, big + 2, big + 3, -big - 1, -big - 3, (int64_t{1} << 54) + (int64_t{1} << 30) + 1}) {
       alignas(64) float s[128] = {};
       const float slope = 1.0f;
       int32_t keys[16] = {};

@@ -40,8 +40,8 @@ struct Rows {
         dim(layout.dim),
         dim_stride(layout.dense_dims ? 1 : 2),
         row_stride((layout.dim * dim_stride + random.Int(0, 3)) * (layout.descending ? -1 : 1)),
-        memory(static_cast<size_t>(
-            (std::abs(row_stride) * (layout.num_keys - 1) + (layout.dim - 1) * dim_stride + 1) * DTypeBytes(dtype))),
+        memory(static_cast<size_t>((std::abs(row_stride) * (layout.num_keys - 1) + (layout.dim - 1) * dim_stride + 1) *
+                                   DTypeBytes(dtype))),
         first(layout.descending ? -row_stride * (layout.num_keys - 1) : 0),
         values(static_cast<size_t>(layout.num_keys * layout.dim)) {
     for (int64_t key = 0; key < layout.num_keys; ++key) {
@@ -117,7 +117,7 @@ void CheckPackV(const Layout& layout, Random& random, float special, bool tainte
     for (int64_t slot = 0; slot < 16; ++slot) {
       const int64_t key = slot - layout.slot_begin;
       const bool written = key >= 0 && key < layout.num_keys;
-      const uint32_t expected = !written          ? Untouched(layout.tile)
+      const uint32_t expected = !written         ? Untouched(layout.tile)
                                 : d < layout.dim ? Bits(layout.tile, rows.at(key, d))
                                                  : 0u;
       ASSERT_EQ(expected, ElementBits(layout.tile, tile.data(), VIndex(layout.tile, d, slot)))

@@ -74,7 +74,8 @@ void CheckScores(const TargetInfo& target, const Shape& shape, Random& random) {
           reference::CanonicalDot(q.data() + r * pitch, keys.values.data() + key * shape.dim, shape.dim);
     }
     const float* const actual = s.data() + r * internal::kBlockKeys;
-    ASSERT_TRUE(Matches(target, expected.data(), actual + first, expected.size(), 1e-6 * static_cast<double>(shape.dim)))
+    ASSERT_TRUE(
+        Matches(target, expected.data(), actual + first, expected.size(), 1e-6 * static_cast<double>(shape.dim)))
         << "row " << r;
     for (int64_t i = 0; i < internal::kBlockKeys; ++i) {
       if (i >= first && i < first + internal::RoundUp(shape.num_keys, 16)) continue;

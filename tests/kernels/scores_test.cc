@@ -23,8 +23,8 @@ struct Shape {
 };
 
 void CheckScores(const TargetInfo& target, const Shape& shape, uint64_t seed, float special) {
-  SCOPED_TRACE(::testing::Message() << target.name << " " << DTypeName(shape.dtype) << " rows " << shape.rows << " dim " << shape.qk_dim << " tiles "
-                                    << shape.num_tiles);
+  SCOPED_TRACE(::testing::Message() << target.name << " " << DTypeName(shape.dtype) << " rows " << shape.rows << " dim "
+                                    << shape.qk_dim << " tiles " << shape.num_tiles);
   Random random(seed);
   const int64_t num_keys = shape.num_tiles * 16;
   std::vector<float> keys = random.Floats(static_cast<size_t>(num_keys * shape.qk_dim));

@@ -84,8 +84,7 @@ void CheckSteps(const TargetInfo& target, int64_t rows, bool want_live, bool by_
       end[r] = static_cast<int32_t>(shape <= 1 ? num_keys : random.Int(0, num_keys));
       if (by_bits) SetVisibleBits(random, shape, num_keys, visible.data() + r * internal::kTilesPerBlock);
       for (int64_t i = 0; i < num_keys; ++i) {
-        if (!IsVisible(r, i))
-          scores.back()[static_cast<size_t>(i)] = random.Pick<float>({kNaN, kInf, 1e38f, -kInf});
+        if (!IsVisible(r, i)) scores.back()[static_cast<size_t>(i)] = random.Pick<float>({kNaN, kInf, 1e38f, -kInf});
       }
       std::copy(scores.back().begin(), scores.back().end(), s.data() + r * block);
     }

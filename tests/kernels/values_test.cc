@@ -30,8 +30,9 @@ enum class Mode {
 };
 
 void CheckValues(const TargetInfo& target, const Shape& shape, Mode mode, uint64_t seed) {
-  SCOPED_TRACE(::testing::Message() << target.name << " " << DTypeName(shape.dtype) << " rows " << shape.rows << " dim " << shape.v_dim << " tiles "
-                                    << shape.num_tiles << " mode " << static_cast<int>(mode));
+  SCOPED_TRACE(::testing::Message() << target.name << " " << DTypeName(shape.dtype) << " rows " << shape.rows << " dim "
+                                    << shape.v_dim << " tiles " << shape.num_tiles << " mode "
+                                    << static_cast<int>(mode));
   Random random(seed);
   const int64_t num_keys = shape.num_tiles * 16;
   const int64_t stripes = internal::CeilDiv(shape.v_dim, 16);

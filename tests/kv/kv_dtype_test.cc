@@ -109,8 +109,7 @@ TEST(KVDType, RoundTripOfEveryTypeAndAnyAppends) {
         for (const auto& [qk_dim, v_dim] : {std::pair<int64_t, int64_t>{1, 1}, {5, 20}, {16, 16}, {33, 7}, {64, 80}}) {
           SCOPED_TRACE(std::string(DTypeName(k_dtype)) + " " + DTypeName(v_dtype) + " of " + DTypeName(rows_dtype) +
                        " dims " + std::to_string(qk_dim) + " " + std::to_string(v_dim));
-          const KVCacheSpec spec =
-              SpecOf(k_dtype, v_dtype, qk_dim, v_dim, random.Pick<int64_t>({16, 32, 48, 64, 128}));
+          const KVCacheSpec spec = SpecOf(k_dtype, v_dtype, qk_dim, v_dim, random.Pick<int64_t>({16, 32, 48, 64, 128}));
           KVCache cache = MakeCache(spec);
           cache.impl().PoisonUnusedForTesting();
           const SequenceId id = NewSequence(cache);
@@ -173,8 +172,10 @@ TEST(KVDType, FirstSlotClearsTheTile) {
       int32_t page = 0;
       impl.CopyPageIds(id, 1, &page);
       for (int64_t head = 0; head < 2; ++head) {
-        for (int64_t i = 0; i < impl.layout().k_tile_bytes; ++i) ASSERT_EQ(impl.KTile(0, page, head, 0)[i], std::byte{});
-        for (int64_t i = 0; i < impl.layout().v_tile_bytes; ++i) ASSERT_EQ(impl.VTile(0, page, head, 0)[i], std::byte{});
+        for (int64_t i = 0; i < impl.layout().k_tile_bytes; ++i)
+          ASSERT_EQ(impl.KTile(0, page, head, 0)[i], std::byte{});
+        for (int64_t i = 0; i < impl.layout().v_tile_bytes; ++i)
+          ASSERT_EQ(impl.VTile(0, page, head, 0)[i], std::byte{});
       }
     }
   }
