@@ -33,6 +33,10 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+// Factors of rows whose o has been rescaled.
+alignas(64) constexpr float kOnes[kDecodeRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                                  1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+
 // What one kernel call works on: the visited tiles of a block, in ascending order.
 struct TileList {
   int32_t index[kTilesPerBlock];  // within the block
@@ -187,7 +191,9 @@ class ItemRunner {
     num_row_tiles_ += sub->num_rows * list.num;
     num_tiles_ += list.num;
 
-    if (problem_.qk_dim > 0) {
+    if (source_.k_in_place()) {
+      ScoresInPlace(base, list, *sub);
+    } else if (problem_.qk_dim > 0) {
       QkArgs qk;
       qk.q = slot_.q + row * problem_.q_pitch;
       qk.q_pitch = problem_.q_pitch;
@@ -211,10 +217,12 @@ class ItemRunner {
     softmax.m = state.m + row;
     softmax.l = slot_.l16 + row * kTileKeys;
     softmax.c = slot_.c;
-    softmax.live = list.non_finite ? slot_.live : nullptr;
+    softmax.live = list.non_finite || source_.v_in_place() ? slot_.live : nullptr;
     kernels_.softmax.softmax(softmax);
 
-    if (problem_.v_dim > 0) {
+    if (source_.v_in_place()) {
+      SumInPlace(base, list, *sub, state);
+    } else if (problem_.v_dim > 0) {
       PvArgs pv;
       pv.w = slot_.s;
       pv.rows = sub->num_rows;
@@ -229,6 +237,64 @@ class ItemRunner {
       source_.v_kernels().pv(pv);
     }
     sub->started = true;
+  }
+
+  // Calls f(number of the first tile in the list, key it begins with, keys) for consecutive tiles of the list.
+  template <typename F>
+  void ForEachRun(int64_t base, const TileList& list, const F& f) const {
+    for (int64_t i = 0; i < list.num;) {
+      int64_t end = i + 1;
+      while (end < list.num && list.index[end] == list.index[end - 1] + 1) ++end;
+      const int64_t key = base + list.index[i] * kTileKeys;
+      f(i, key, std::min((end - i) * kTileKeys, sequence_.kv_len - key));
+      i = end;
+    }
+  }
+
+  void ScoresInPlace(int64_t base, const TileList& list, const SubBlock& sub) const {
+    const TileSource::Rows& rows = source_.k_rows();
+    QkRowsArgs qk{};
+    qk.q = slot_.q + sub.row_begin * problem_.q_pitch;
+    qk.q_pitch = problem_.q_pitch;
+    qk.rows = sub.num_rows;
+    qk.qk_dim = problem_.qk_dim;
+    qk.k_dtype = rows.dtype;
+    qk.row_stride = rows.row_stride;
+    qk.scratch = source_.scratch();
+    ForEachRun(base, list, [&](int64_t i, int64_t key, int64_t num_keys) {
+      qk.k = rows.data + key * rows.row_bytes;
+      qk.num_keys = num_keys;
+      qk.ahead = KeysAhead(rows);
+      qk.s = slot_.s + i * kTileKeys;
+      kernels_.qk_rows(qk);
+    });
+  }
+
+  void SumInPlace(int64_t base, const TileList& list, const SubBlock& sub, const State& state) const {
+    const TileSource::Rows& rows = source_.v_rows();
+    PvRowsArgs pv{};
+    pv.rows = sub.num_rows;
+    pv.v_dtype = rows.dtype;
+    pv.row_stride = rows.row_stride;
+    pv.ahead = KeysAhead(rows);
+    pv.v_dim = problem_.v_dim;
+    pv.o = state.o + sub.row_begin * problem_.o_pitch;
+    pv.o_pitch = problem_.o_pitch;
+    pv.c = sub.started ? slot_.c : nullptr;
+    ForEachRun(base, list, [&](int64_t i, int64_t key, int64_t num_keys) {
+      if (i > 0) pv.c = kOnes;  // rescaled by the first run
+      pv.w = slot_.s + i * kTileKeys;
+      pv.live = slot_.live + i;
+      pv.v = rows.data + key * rows.row_bytes;
+      pv.num_keys = num_keys;
+      kernels_.pv_rows(pv);
+    });
+  }
+
+  // Rows that lie apart are fetched 16 keys ahead; what is dense the processor sees coming by itself.
+  int64_t KeysAhead(const TileSource::Rows& rows) const {
+    const int64_t dense = 2 * problem_.qk_dim * DTypeBytes(rows.dtype);
+    return rows.row_bytes > dense || rows.row_bytes < -dense ? kTileKeys : 0;
   }
 
   void ChangeScores(int64_t base, const TileList& list, const SubBlock& sub) const {

@@ -12,6 +12,10 @@ namespace {
 
 const KvKernels& KernelsFor(const KernelTable& kernels, DType dtype) { return kernels.kv[static_cast<int>(dtype)]; }
 
+// Up to so many query rows wait for memory, and use the rows of plain tensors where they lie; for more, tiles that are
+// packed once are less work.
+constexpr int64_t kMaxRowsInPlace = 8;
+
 // Takes the lowest set bit off.
 int TakeBit(uint32_t* bits) {
   const int bit = std::countr_zero(*bits);
@@ -80,6 +84,10 @@ void TileSource::InitRows(const RunContext& run, const RowBlock& block) {
   make_k_ = make_v_ = true;
   k_rows_ = RowsOf(run.args.k, sequence, block.kv_head);
   if (!values_in_keys_) v_rows_ = RowsOf(run.args.v, sequence, block.kv_head);
+  if (block.decode() && block.num_rows <= kMaxRowsInPlace && !values_in_keys_) {
+    k_in_place_ = qk_dim_ > 0 && k_rows_.dim_stride == 1;
+    v_in_place_ = v_dim_ > 0 && v_dim_ % kTileKeys == 0 && v_rows_.dim_stride == 1;
+  }
   kv_len_ = sequence.kv_len;
   tile_bytes_ =
       kTileKeys * (qk_dim_ * DTypeBytes(k_rows_.dtype) + (values_in_keys_ ? 0 : v_dim_ * DTypeBytes(v_rows_.dtype)));
@@ -157,13 +165,14 @@ void TileSource::Pack(int64_t block, uint32_t tile_bits, BlockTiles* tiles) cons
     const int64_t num_keys = std::min(kTileKeys, kv_len_ - key);
     std::byte* const k_tile = k_tiles_ + t * k_tile_size_;
     std::byte* const v_tile = v_tiles_ + t * v_tile_size_;
-    if (num_keys < kTileKeys) {
+    if (num_keys < kTileKeys && !(k_in_place_ && v_in_place_)) {
       std::memset(k_tile, 0, static_cast<size_t>(k_tile_size_));
       std::memset(v_tile, 0, static_cast<size_t>(v_tile_size_));
     }
-    PackKeys(key, num_keys, k_tile);
+    if (!k_in_place_) PackKeys(key, num_keys, k_tile);
     // Only V's flag matters: scores of hidden keys are never looked at.
-    if (!values_in_keys_) tiles->non_finite |= static_cast<uint32_t>(PackValues(key, num_keys, v_tile)) << t;
+    if (!values_in_keys_ && !v_in_place_)
+      tiles->non_finite |= static_cast<uint32_t>(PackValues(key, num_keys, v_tile)) << t;
     tiles->k[t] = k_tile;
     tiles->v[t] = v_tile;
   }

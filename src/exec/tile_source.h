@@ -38,6 +38,21 @@ class TileSource {
   bool k_from_memory() const { return from_cache_ && !make_k_; }
   bool v_from_memory() const { return from_cache_ && !make_v_; }
 
+  // Rows of a plain tensor that few query rows use where they lie, without tiles.
+  struct Rows {
+    const std::byte* data = nullptr;  // of key 0
+    DType dtype = DType::kF32;
+    int64_t row_stride = 0;  // elements
+    int64_t dim_stride = 0;
+    int64_t row_bytes = 0;  // row_stride in bytes
+  };
+  bool k_in_place() const { return k_in_place_; }
+  bool v_in_place() const { return v_in_place_; }
+  const Rows& k_rows() const { return k_rows_; }
+  const Rows& v_rows() const { return v_rows_; }
+  // 2 tiles of f32 that qk_rows may use.
+  float* scratch() const { return reinterpret_cast<float*>(k_tiles_); }
+
   // Bytes that are read for a tile of keys and values.
   int64_t tile_bytes() const { return tile_bytes_; }
 
@@ -54,6 +69,8 @@ class TileSource {
   bool values_in_keys_;
   bool make_k_ = false;  // tiles of f32 in the scratch, rather than those of the cache
   bool make_v_ = false;
+  bool k_in_place_ = false;
+  bool v_in_place_ = false;
   const KernelTable& kernels_;
   const KvKernels* k_kernels_;
   const KvKernels* v_kernels_;
@@ -80,13 +97,6 @@ class TileSource {
   int64_t v_tile_bytes_ = 0;
 
   // Plain tensors: the first key and value.
-  struct Rows {
-    const std::byte* data = nullptr;
-    DType dtype = DType::kF32;
-    int64_t row_stride = 0;  // elements
-    int64_t dim_stride = 0;
-    int64_t row_bytes = 0;  // row_stride in bytes
-  };
   static Rows RowsOf(const ConstTensorView& view, const SequenceSpec& sequence, int64_t head);
   Rows k_rows_;
   Rows v_rows_;
