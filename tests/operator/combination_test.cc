@@ -55,7 +55,7 @@ void ExpectSame(const std::vector<Output>& expected, const std::vector<Output>& 
 
 TEST(Combination, RightAndCanonical) {
   Observed observed;
-  ForDrawnCalls(10'000, 250, 1'000'000, [&](const Call& call, Random&) {
+  ForDrawnCalls(10'000, 200, 700'000, [&](const Call& call, Random&) {
     const std::vector<Output> outputs = RunLibrary(call.sequences, call.options);
     ExpectSame(Expected(call), outputs, call.options);
     for (size_t i = 0; i < outputs.size(); ++i)
@@ -67,7 +67,7 @@ TEST(Combination, RightAndCanonical) {
 
 TEST(Combination, AloneAndInEveryWay) {
   OpenMPExecutor two(2);
-  ForDrawnCalls(20'000, 150, 700'000, [&](const Call& call, Random& random) {
+  ForDrawnCalls(20'000, 100, 500'000, [&](const Call& call, Random& random) {
     const std::vector<Output> expected = Expected(call);
     for (int round = 0; round < 3; ++round) {
       RunOptions way = AnotherWay(random, call);
@@ -85,7 +85,7 @@ TEST(Combination, EveryTarget) {
   for (const TargetInfo& target : UsableTargets()) {
     const ScopedTarget scope(target.name);
     SCOPED_TRACE(target.name);
-    ForDrawnCalls(30'000, 40, 500'000, [&](const Call& call, Random& random) {
+    ForDrawnCalls(30'000, 25, 400'000, [&](const Call& call, Random& random) {
       const RunOptions way = AnotherWay(random, call);
       const std::vector<Output> outputs = RunLibrary(call.sequences, way);
       ExpectSame(Expected(call), outputs, way);
@@ -97,7 +97,7 @@ TEST(Combination, EveryTarget) {
 
 // (m, l, o) is what out and lse are made of, and costs them nothing.
 TEST(Combination, States) {
-  ForDrawnCalls(40'000, 80, 500'000, [&](const Call& call, Random& random) {
+  ForDrawnCalls(40'000, 60, 400'000, [&](const Call& call, Random& random) {
     std::vector<std::vector<reference::State>> states;
     RunOptions way = AnotherWay(random, call);
     const std::vector<Output> without = RunLibrary(call.sequences, way);

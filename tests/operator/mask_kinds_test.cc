@@ -127,7 +127,7 @@ TEST(MaskKinds, Chunks) {
               {0.0f, 0.5f, 1.0f, 3.0f, 3.5f, 4.0f, 6.0f});
   ExpectMeans(PositionSequence(Seen(Causal::kNo, -1, -1, 0, 3), 5, 5), {1.0f, 1.0f, 1.0f, 3.5f, 3.5f});
   Random random(3);
-  for (int64_t chunk : {1, 2, 15, 16, 17, 100, 128, 1000, 1024}) {
+  for (int64_t chunk : {1, 2, 15, 16, 17, 128, 1000}) {
     for (const Sight& sight : {Seen(Causal::kBottomRight, -1, -1, 0, chunk),
                                Seen(Causal::kBottomRight, 20, -1, 3, chunk), Seen(Causal::kNo, -1, -1, 0, chunk)}) {
       ExpectRight(RandomSequence(random, kHeads, sight, 29, 1130), 2);
@@ -162,7 +162,7 @@ TEST(MaskKinds, PositionOfTheFirstRow) {
   small.problem.q_pos = -1;
   EXPECT_EQ(RunLibrary(small).lse, (std::vector<float>{-kInf, 0.0f}));
   Random random(5);
-  for (int64_t q_pos : {-3, 0, 1, 15, 16, 127, 128, 500, 1023, 1024, 1190, 1199, 1200, 1300, 5000}) {
+  for (int64_t q_pos : {-3, 0, 1, 16, 127, 1023, 1024, 1199, 1200, 5000}) {
     for (const Sight& sight : {Seen(Causal::kBottomRight, -1), Seen(Causal::kTopLeft, 30), Seen(Causal::kNo, 30, 20),
                                Seen(Causal::kBottomRight, -1, -1, 2, 64)}) {
       Sequence s = RandomSequence(random, kHeads, sight, 20, 1200);
@@ -228,7 +228,7 @@ TEST(MaskKinds, Trees) {
   Random random(7);
   for (int64_t drafted : {1, 2, 7, 16, 17, 33, 64, 65, 130}) {
     for (int64_t kept : {0, 10, 120, 1020}) {
-      if (drafted > 60 && kept == 120) continue;
+      if (drafted > 60 && kept > 10) continue;
       for (const Sight& sight :
            {Seen(Causal::kBottomRight, -1), Seen(Causal::kNo, 9, -1, 2), Seen(Causal::kBottomRight, -1, -1, 0, 5)}) {
         Sequence s = RandomSequence(random, kHeads, sight, drafted, kept + drafted);
