@@ -42,12 +42,15 @@ struct QkIO {
   static constexpr int64_t kLength = 0;
   static constexpr bool kEvenLength = false;
   const QkArgs& args;
-  int64_t row0, col, per_tile, lanes;
+  int64_t row0, col, lanes;
 
   HWY_INLINE const float* A(int64_t) const { return args.q + row0 * args.q_pitch; }
   HWY_INLINE int64_t APitch() const { return args.q_pitch; }
   HWY_INLINE const T* B(int c, int64_t) const {
-    return static_cast<const T*>(args.k_tiles[(col + c) / per_tile]) + Tile::Column((col + c) % per_tile * lanes);
+    // Not from a member: compilers would divide.
+    const uint64_t vectors = static_cast<uint64_t>(VectorsPerTile()), column = static_cast<uint64_t>(col + c);
+    return static_cast<const T*>(args.k_tiles[column / vectors]) +
+           Tile::Column(static_cast<int64_t>(column % vectors * (kTileKeys / vectors)));
   }
   HWY_INLINE static constexpr int64_t LineStep() { return Tile::kLine; }
   HWY_INLINE static const T* Ahead(const T* line) { return AheadInTiles(line); }
@@ -62,16 +65,16 @@ struct MakeQkIO {
   static constexpr bool kPrefetch = kAccess != Access::kCached;
   static constexpr bool kOneTile = kAccess == Access::kTilewise;
   const QkArgs& args;
-  int64_t per_tile, lanes;
-  HWY_INLINE QkIO<Tile> IO(int64_t row0, int64_t col) const { return {args, row0, col, per_tile, lanes}; }
-  HWY_INLINE MakeQkIO<Tile, WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, per_tile, lanes}; }
+  int64_t lanes;
+  HWY_INLINE QkIO<Tile> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
+  HWY_INLINE MakeQkIO<Tile, WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, lanes}; }
 };
 
 template <class Tile, Access kAccess>
 HWY_INLINE void QkBlock(const QkArgs& args) {
   const int64_t per_tile = VectorsPerTile();
   BlockedMultiply(args.rows, args.num_tiles * per_tile, 1, args.qk_dim,
-                  MakeQkIO<Tile, kAccess>{args, per_tile, kTileKeys / per_tile});
+                  MakeQkIO<Tile, kAccess>{args, kTileKeys / per_tile});
 }
 
 template <class Tile>
@@ -81,7 +84,7 @@ void Qk(const QkArgs& args) noexcept {
   QkBlock<Tile, Access::kTilewise>(args);
 }
 
-template <class TileType>
+template <class TileType, bool kManyRows>
 struct PvIO {
   using Tile = TileType;
   using T = typename Tile::T;
@@ -100,6 +103,8 @@ struct PvIO {
   HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
   HWY_INLINE VF Load(DF d, int r, int c) const {
     if (args.c == nullptr) return hn::Zero(d);
+    // Those of the next group of rows: they come from L2, and nothing can start without them.
+    if (kManyRows && c % kColsPerTile == 0) __builtin_prefetch(O(r + kMaxRows, c), 1, 3);
     return hn::Mul(hn::Load(d, O(r, c)), hn::Set(d, args.c[row0 + r]));
   }
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
@@ -111,7 +116,7 @@ struct MakePvIO {
   static constexpr bool kOneTile = kAccess == Access::kTilewise;
   const PvArgs& args;
   int64_t lanes;
-  HWY_INLINE PvIO<Tile> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
+  HWY_INLINE PvIO<Tile, !kOneTile> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
   HWY_INLINE MakePvIO<Tile, WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, lanes}; }
 };
 
