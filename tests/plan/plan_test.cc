@@ -95,26 +95,11 @@ TEST(PlanAttention, NamesTheFieldAndBothNumbers) {
       {[](S, Q q, O) { (*q)[1].q_pos = -kMax64 - 1; }, {"sequences[1].q_pos is -9223372036854775808"}},
       {[](S, Q q, O) { (*q)[1].prefix_len = -1; }, {"sequences[1].prefix_len is -1", "0"}},
       {[](S, Q q, O) { (*q)[1].prefix_len = kMax64; }, {"sequences[1].prefix_len", "1099511627776"}},
-      {[](S, Q q, O) {
-         (*q)[1].tree = {kBits, 0};
-       },
-       {"sequences[1].tree.row_words is 0", "at least 1", "q_len 5"}},
-      {[](S, Q q, O) {
-         (*q)[1].tree = {kBits, -1};
-       },
-       {"sequences[1].tree.row_words is -1", "1"}},
-      {[](S, Q q, O) {
-         (*q)[1].tree = {kBits, kMax64};
-       },
-       {"sequences[1].tree.row_words", "1073741824"}},
-      {[](S, Q q, O) {
-         (*q)[1].tree = {kBits, 1}, (*q)[1].q_pos = 3;
-       },
-       {"sequences[1].q_pos is 3", "tree"}},
-      {[](S, Q q, O) {
-         (*q)[1].tree = {kBits, 1}, (*q)[1].kv_len = 4;
-       },
-       {"sequences[1].q_len is 5", "kv_len is 4"}},
+      {[](S, Q q, O) { (*q)[1].tree = {kBits, 0}; }, {"sequences[1].tree.row_words is 0", "at least 1", "q_len 5"}},
+      {[](S, Q q, O) { (*q)[1].tree = {kBits, -1}; }, {"sequences[1].tree.row_words is -1", "1"}},
+      {[](S, Q q, O) { (*q)[1].tree = {kBits, kMax64}; }, {"sequences[1].tree.row_words", "1073741824"}},
+      {[](S, Q q, O) { (*q)[1].tree = {kBits, 1}, (*q)[1].q_pos = 3; }, {"sequences[1].q_pos is 3", "tree"}},
+      {[](S, Q q, O) { (*q)[1].tree = {kBits, 1}, (*q)[1].kv_len = 4; }, {"sequences[1].q_len is 5", "kv_len is 4"}},
       {[](S, Q, O o) { o->num_workers = -1; }, {"num_workers is -1", "0"}},
       {[](S, Q, O o) { o->max_sequences = -1; }, {"max_sequences is -1", "0"}},
       {[](S, Q, O o) { o->max_q_tokens = -7; }, {"max_q_tokens is -7", "0"}},
