@@ -59,12 +59,12 @@ Status Check(AttentionInputs& inputs, int threads) {
 }
 
 void RunCase(Session& session, benchmark::State& state, const Case& entry, const AttentionTask& task,
-             const Implementation& implementation, bool only_once) {
+             const Implementation& implementation, bool check_after) {
   auto inputs = session.GetInputs<AttentionInputs>(CaseName(task, implementation),
                                                    [&] { return MakeInputs(session, task, implementation); });
   Status status = inputs.status();
   if (status.ok()) status = (*inputs)->runner->SetThreads(entry.threads);
-  if (status.ok() && !only_once) status = Check(**inputs, entry.threads);
+  if (status.ok() && !check_after) status = Check(**inputs, entry.threads);
   if (!status.ok()) {
     Session::Fail(state, status);
     return;
@@ -76,9 +76,9 @@ void RunCase(Session& session, benchmark::State& state, const Case& entry, const
     all.next_copy = (copy + 1) % all.num_copies;
     return all.runner->Run(copy);
   };
-  // A call that takes seconds is not made twice, but checked afterwards.
+  // A call that takes seconds is not made once more to be checked, but checked when it was timed.
   const std::function<Status()> check_last = [&] { return CheckOutputs(all.source, *all.runner, copy); };
-  if (session.Time(state, entry, run, only_once ? check_last : nullptr) == 0) return;
+  if (session.Time(state, entry, run, check_after ? check_last : nullptr) == 0) return;
   state.counters[kWorkspaceMb] = static_cast<double>(all.runner->workspace_bytes()) / 1e6;
   state.counters[kStoredMb] = static_cast<double>(all.stored_bytes) / 1e6;
   state.SetLabel(all.runner->remark());
@@ -151,16 +151,17 @@ void AttentionRegistrar::AddOne(const AttentionTask& task, const Implementation&
   selection.quick = task.quick;
   selection.targets = task.targets || task.requirement != Requirement::kNone;
   // A single call of these can take seconds.
-  constexpr double kMuch = 20e9, kVeryMuch = 100e9, kMuchForLoops = 0.2e9;
+  constexpr double kMuch = 10e9, kVeryMuch = 100e9, kMuchForLoops = 0.05e9;
+  const double flops = task.work.flops;
   const bool only_once =
-      implementation.is_baseline && task.work.flops > (implementation.make == MakeNaiveRunner ? kMuchForLoops : kMuch);
-  if (task.work.flops > kVeryMuch) selection.repetitions = 2;
+      implementation.is_baseline && flops > (implementation.make == MakeNaiveRunner ? kMuchForLoops : kMuch);
+  if (flops > kVeryMuch) selection.repetitions = 2;
   if (only_once) selection.repetitions = 1;
-  session_.Register(
-      entry, selection,
-      [&session = session_, task, implementation, only_once](benchmark::State& state, const Case& registered) {
-        RunCase(session, state, registered, task, implementation, only_once);
-      });
+  session_.Register(entry, selection,
+                    [&session = session_, task, implementation, check_after = only_once || flops > kVeryMuch](
+                        benchmark::State& state, const Case& registered) {
+                      RunCase(session, state, registered, task, implementation, check_after);
+                    });
 }
 
 bool IsAnyOf(const ModelShape& model, std::initializer_list<const char*> names) {

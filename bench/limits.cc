@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "bench/limits_kernels.h"
@@ -62,15 +64,20 @@ Rates MeasureMultiplyAdds(ThreadTeam& team, const LimitKernels& kernels, double 
 // others were: no cache holds it then.
 class MemoryReader {
  public:
-  MemoryReader(ThreadTeam& team, MemoryBlock& block)
+  MemoryReader(ThreadTeam& team, MemoryBlock& block, bool touch = true)
       : team_(team), thread_floats_(RoundDown(block.bytes() / 4 / team.size(), kPageFloats)) {
     // Touched by those who read it, so that it lies near them.
-    team_.Run([&](int id) {
-      float* part = block.floats() + id * thread_floats_;
-      for (int64_t i = 0; i < thread_floats_; ++i) part[i] = static_cast<float>(i & 7);
-    });
+    if (touch) {
+      team_.Run([&](int id) {
+        float* part = block.floats() + id * thread_floats_;
+        for (int64_t i = 0; i < thread_floats_; ++i) part[i] = static_cast<float>(i & 7);
+      });
+    }
     data_ = block.floats();
   }
+
+  int64_t window() const { return window_; }
+  void set_window(int64_t window) { window_ = window; }
 
   // Bytes per second of one window: an eighth of each thread's part.
   double Read(const ReadKernel& kernel) {
@@ -103,28 +110,52 @@ struct Read {
   std::vector<double> rates;
 };
 
-// All patterns twice, then the best few again and again.
-Read MeasureReads(MemoryReader& reader, std::span<const ReadKernel> kernels, double seconds) {
-  constexpr int kFirstPasses = 2;
-  constexpr size_t kFinalists = 4;
-  constexpr int kMinPasses = 4;
+bool BestFirst(const Read& a, const Read& b) { return ConfirmedMaximum(a.rates) > ConfirmedMaximum(b.rates); }
+
+// All patterns twice: the best few.
+std::vector<Read> BestReads(MemoryReader& reader, std::span<const ReadKernel> kernels) {
+  constexpr int kPasses = 2;
+  constexpr size_t kBest = 4;
   std::vector<Read> reads;
   for (const ReadKernel& kernel : kernels) {
     Read read{&kernel, {}};
-    for (int i = 0; i < kFirstPasses; ++i) read.rates.push_back(reader.Read(kernel));
+    for (int i = 0; i < kPasses; ++i) read.rates.push_back(reader.Read(kernel));
     reads.push_back(std::move(read));
   }
-  const auto best_first = [](const Read& a, const Read& b) {
-    return ConfirmedMaximum(a.rates) > ConfirmedMaximum(b.rates);
-  };
-  std::sort(reads.begin(), reads.end(), best_first);
-  reads.resize(std::min(reads.size(), kFinalists));
+  std::sort(reads.begin(), reads.end(), BestFirst);
+  reads.resize(std::min(reads.size(), kBest));
+  return reads;
+}
+
+// And these again and again.
+Read MeasureReads(MemoryReader& reader, std::span<const ReadKernel> kernels, double seconds) {
+  constexpr int kMinPasses = 4;
+  std::vector<Read> reads = BestReads(reader, kernels);
   const Stopwatch watch;
   for (int pass = 0; pass < kMinPasses || watch.Seconds() < seconds; ++pass) {
     for (Read& read : reads) read.rates.push_back(reader.Read(*read.kernel));
   }
-  std::sort(reads.begin(), reads.end(), best_first);
+  std::sort(reads.begin(), reads.end(), BestFirst);
   return reads.front();
+}
+
+constexpr int64_t kLeastBufferBytes = int64_t{16} << 20;
+
+// False when the system has not even the least.
+bool AllocateAbout(MemoryBlock& block, int64_t bytes) {
+  bytes = std::max(bytes, kLeastBufferBytes);
+  while (!block.Allocate(bytes)) {
+    if ((bytes /= 2) < kLeastBufferBytes) return false;
+  }
+  return true;
+}
+
+// Of the widest instruction set that has any.
+std::span<const ReadKernel> SupportedReads(const std::vector<const LimitKernels*>& supported) {
+  for (const LimitKernels* kernels : supported) {
+    if (kernels->num_reads > 0) return {kernels->reads, static_cast<size_t>(kernels->num_reads)};
+  }
+  return {};
 }
 
 std::string Describe(const LimitKernels& kernels) {
@@ -159,13 +190,9 @@ MachineLimits MeasureLimits(int threads, const LimitsOptions& options) {
     limits.fma_lanes = kernels->lanes;
   }
 
-  constexpr int64_t kLeastBytes = int64_t{16} << 20;
   MemoryBlock block;
-  int64_t bytes = std::max(options.buffer_bytes, kLeastBytes);
-  while (!block.Allocate(bytes)) {
-    if ((bytes /= 2) < kLeastBytes) return limits;
-  }
-  limits.read_buffer_bytes = bytes;
+  if (!AllocateAbout(block, options.buffer_bytes)) return limits;
+  limits.read_buffer_bytes = block.bytes();
   MemoryReader reader(team, block);
   const LimitKernels* widest = *std::find_if(supported.begin(), supported.end(),
                                              [](const LimitKernels* kernels) { return kernels->num_reads > 0; });
@@ -174,6 +201,35 @@ MachineLimits MeasureLimits(int threads, const LimitsOptions& options) {
   limits.read_gbps_median = Median(read.rates) / 1e9;
   limits.read_kernel = Describe(*widest, *read.kernel);
   return limits;
+}
+
+struct ReadProbe::State {
+  MemoryBlock block;
+  bool touched = false;
+  int64_t window = 0;
+  std::map<int, std::vector<Read>> best;  // by threads
+};
+
+ReadProbe::ReadProbe() : state_(std::make_unique<State>()) {
+  (void)AllocateAbout(state_->block, LimitsOptions().buffer_bytes);  // else the figures are 0
+}
+ReadProbe::~ReadProbe() = default;
+
+double ReadProbe::Gbps(int threads) {
+  if (state_->block.bytes() == 0) return 0;
+  ThreadTeam team(threads);
+  MemoryReader reader(team, state_->block, !state_->touched);
+  state_->touched = true;
+  reader.set_window(state_->window);
+  std::vector<Read>& best = state_->best[threads];
+  if (best.empty()) best = BestReads(reader, SupportedReads(SupportedKernels()));
+  std::vector<double> rates;
+  constexpr int kPasses = 2;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    for (const Read& read : best) rates.push_back(reader.Read(*read.kernel));
+  }
+  state_->window = reader.window();
+  return ConfirmedMaximum(rates) / 1e9;
 }
 
 }  // namespace headlane::bench

@@ -6,6 +6,7 @@
 #define HEADLANE_BENCH_LIMITS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace headlane::bench {
@@ -44,6 +45,24 @@ struct LimitsOptions {
 // machine.
 MachineLimits MeasureLimits(int threads, const LimitsOptions& options);
 MachineLimits MeasureLimits(int threads);
+
+// The read bandwidth of this moment. What a machine shares with others changes within seconds, so that a figure is
+// compared with what was there just before and after it was taken. Keeps the memory that it reads.
+class ReadProbe {
+ public:
+  ReadProbe();
+  ~ReadProbe();
+  ReadProbe(const ReadProbe&) = delete;
+  ReadProbe& operator=(const ReadProbe&) = delete;
+
+  // In 10^9 bytes per second: the best that was reached twice, in about 20 ms. 0 when there is no memory to read from.
+  // Starts `threads` - 1 threads and ends them.
+  double Gbps(int threads);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace headlane::bench
 

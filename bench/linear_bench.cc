@@ -20,9 +20,9 @@ struct LayerShape {
   bool quick;
 };
 constexpr LayerShape kLayers[] = {
-    {"smollm2-135m-up", 1536, 576, false},    {"smollm2-135m-down", 576, 1536, false},
-    {"smollm2-135m-head", 49152, 576, false}, {"llama-3-8b-q", 4096, 4096, true},
-    {"llama-3-8b-up", 14336, 4096, false},
+    {"smollm2-135m-up", 1536, 576, false},
+    {"smollm2-135m-head", 49152, 576, false},
+    {"llama-3-8b-q", 4096, 4096, true},
 };
 
 // Rows of weights of any number of copies, out of a pool.

@@ -68,8 +68,8 @@ int Main(int argc, char** argv) {
   }
 
   // Defaults come first: what the user gives overrides them.
-  std::vector<std::string> all = {argv[0], "--benchmark_repetitions=3", "--benchmark_min_time=0.1"};
-  if (options.quick) all.back() = "--benchmark_min_time=0.05";
+  std::vector<std::string> all = {argv[0], "--benchmark_repetitions=3", "--benchmark_min_time=0.06"};
+  if (options.quick) all.back() = "--benchmark_min_time=0.04";
   all.insert(all.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& argument : all) pointers.push_back(argument.data());

@@ -33,7 +33,7 @@ Names are GROUP/MODEL/.../STORAGE/threads:N. Google Benchmark's own, among other
   --benchmark_filter=REGEX        e.g. '^prefill/llama-3-8b/2048/'
   --benchmark_list_tests          names only
   --benchmark_repetitions=N       default 3: the table has their median and spread
-  --benchmark_min_time=SECONDS    default 0.1 per repetition
+  --benchmark_min_time=SECONDS    default 0.06 per repetition
   --benchmark_out=FILE --benchmark_out_format=json
 
 Exit status: 0, or 1 when a case failed, or 2 for wrong arguments.

@@ -1,5 +1,7 @@
 #include "bench/session.h"
 
+#include <algorithm>
+
 #include "bench/machine.h"
 #include "bench/statistics.h"
 
@@ -36,8 +38,23 @@ void Session::Fail(benchmark::State& state, const Status& status) {
   state.SkipWithError(((refused ? kRefused : "") + std::string(status.message())).c_str());
 }
 
+double Session::ReadGbps(int threads, double age) {
+  if (!probe_) probe_.emplace();
+  if (probe_threads_ != threads || since_probe_.Seconds() > age) {
+    probe_gbps_ = probe_->Gbps(threads);
+    probe_threads_ = threads;
+    since_probe_ = Stopwatch();
+  }
+  return probe_gbps_;
+}
+
 double Session::Time(benchmark::State& state, const Case& entry, const std::function<Status()>& run,
                      const std::function<Status()>& check) {
+  // Memory is shared with whatever else the machine does: its speed is taken before and after.
+  constexpr double kRecently = 0.25;
+  MachineLimits machine = limits(entry.threads);
+  const double session_gbps = machine.read_gbps;
+  if (entry.work.bytes > 0) machine.read_gbps = ReadGbps(entry.threads, kRecently);
   const double cpu_start = ProcessCpuSeconds();
   const Stopwatch watch;
   for (auto _ : state) {
@@ -59,9 +76,19 @@ double Session::Time(benchmark::State& state, const Case& entry, const std::func
   state.counters[kCpuShare] = cpu / elapsed / entry.threads;
   if (entry.work.flops > 0) state.counters[kGflops] = entry.work.flops / seconds / 1e9;
   if (entry.work.bytes > 0) state.counters[kGbytes] = entry.work.bytes / seconds / 1e9;
-  const MachineLimits& machine = limits(entry.threads);
-  if (const double least = RooflineSeconds(entry.work, machine); least > 0) {
+  // Shorter ones are Google Benchmark's search for the number of calls.
+  constexpr double kReportedSeconds = 0.03;
+  if (entry.work.bytes > 0 && elapsed > kReportedSeconds) {
+    machine.read_gbps = std::max(machine.read_gbps, ReadGbps(entry.threads, 0));
+  }
+  double least = RooflineSeconds(entry.work, machine);
+  if (least > seconds && machine.read_gbps < session_gbps) {  // it was faster in between
+    machine.read_gbps = session_gbps;
+    least = RooflineSeconds(entry.work, machine);
+  }
+  if (least > 0) {
     const double percent = 100 * least / seconds;
+    if (entry.work.bytes > 0) state.counters[kReadLimit] = machine.read_gbps;
     state.counters[kPercentOfLimit] = percent;
     const bool memory_bound = BoundByMemory(entry.work, machine);
     state.counters[kMemoryBound] = memory_bound ? 1 : 0;

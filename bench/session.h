@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "bench/limits.h"
 #include "bench/options.h"
 #include "bench/roofline.h"
+#include "bench/statistics.h"
 #include "bench/targets.h"
 #include "headlane/status.h"
 
@@ -40,6 +42,7 @@ inline constexpr char kGflops[] = "GFLOP/s";
 inline constexpr char kGbytes[] = "GB/s";
 inline constexpr char kPercentOfLimit[] = "%limit";
 inline constexpr char kPercentRequired[] = "%required";
+inline constexpr char kReadLimit[] = "read_limit_GB/s";  // around the time when it was timed
 inline constexpr char kMemoryBound[] = "memory_bound";
 inline constexpr char kCpuShare[] = "cpu_share";
 inline constexpr char kVersusOneDnn[] = "x_onednn";
@@ -123,10 +126,17 @@ class Session {
   static void Fail(benchmark::State& state, const Status& status);
 
  private:
+  // Of this moment; what was found less than `age` seconds ago will do.
+  double ReadGbps(int threads, double age);
+
   Options options_;
   std::map<int, MachineLimits> limits_;
   std::map<std::string, Case> cases_;
   std::map<std::string, std::string> skipped_;
+  std::optional<ReadProbe> probe_;
+  double probe_gbps_ = 0;
+  int probe_threads_ = 0;
+  Stopwatch since_probe_;
   std::string inputs_key_;
   std::shared_ptr<void> inputs_;
   std::string shared_key_;

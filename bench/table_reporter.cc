@@ -226,6 +226,14 @@ void TableReporter::PrintRequirements() {
 }
 
 void TableReporter::PrintLimits() {
+  std::vector<double> read;
+  for (const auto& [name, line] : lines_) {
+    if (const double gbps = MedianOf(line.counters, kReadLimit); gbps > 0) read.push_back(gbps);
+  }
+  if (!read.empty()) {
+    std::printf("\nread bandwidth around each case: %.1f .. %.1f GB/s, median %.1f\n", Minimum(read), Maximum(read),
+                Median(read));
+  }
   session_.DropInputs();  // the limits want their own memory
   const std::vector<MachineLimits> again = session_.MeasureLimitsAgain();
   std::printf("\n");

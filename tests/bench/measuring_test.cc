@@ -40,6 +40,15 @@ TEST(Limits, AreNumbersForEachNumberOfThreads) {
   }
 }
 
+TEST(Limits, ProbesAreNumbersAgainAndAgain) {
+  ReadProbe probe;
+  for (const int threads : {2, 1, 2}) {
+    const double gbps = probe.Gbps(threads);
+    EXPECT_TRUE(std::isfinite(gbps));
+    EXPECT_GT(gbps, 0);
+  }
+}
+
 TEST(ThreadTeam, EachPieceRunsOnceOnEachThread) {
   constexpr int kThreads = 5;
   ThreadTeam team(kThreads);
