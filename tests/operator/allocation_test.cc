@@ -216,5 +216,57 @@ TEST(Allocation, NoneWithPlainTensorsNorInFailingCalls) {
   EXPECT_EQ(count, 0) << "calls of the allocator";
 }
 
+// A draft with everything on top: two trees whose bits change from step to step.
+TEST(Allocation, NoneWithModifiersStatesAndMerges) {
+  Random random(3);
+  Sight sight;
+  sight.window = 900;
+  sight.num_always_visible = 4;
+  sight.softcap = 20.0f;
+  Sequence s = RandomSequence(random, {4, 2, 16, 16}, sight, 6, 1500);
+  const std::vector<float> bias = random.Floats(4 * 1500);
+  const std::vector<uint8_t> mask(1500, 1);
+  const std::vector<float> per_head = random.Floats(4);
+  const uint64_t trees[2][6] = {{1, 3, 5, 9, 17, 49}, {1, 3, 7, 15, 31, 63}};
+  AttentionSpec spec = SpecOf(s.problem);
+  std::vector<SequenceSpec> specs(1);
+  specs[0].q_len = 6;
+  specs[0].kv_len = 1500;
+  specs[0].tree = {trees[0], 1};
+  PlanOptions options;
+  options.num_workers = 3;
+  Result<AttentionPlan> plan = PlanAttention(spec, specs, options);
+  ASSERT_TRUE(plan.ok()) << plan.status().c_str();
+  Result<Workspace> workspace = Workspace::Create(*plan);
+  ASSERT_TRUE(workspace.ok());
+  std::vector<float> out(6 * 4 * 16), o(6 * 4 * 16), m(24), l(24);
+  AttentionArgs args;
+  args.q = TokensHeadsDim(s.problem.q, 6, 4, 16);
+  args.k = TokensHeadsDim(s.problem.k, 1500, 2, 16);
+  args.v = TokensHeadsDim(s.problem.v, 1500, 2, 16);
+  args.out = TokensHeadsDim(out.data(), 6, 4, 16);
+  args.bias = {bias.data(), DType::kF32, 1, 6, 4, 1500, 0, 0, 1500, 1};
+  args.mask = {mask.data(), BoolMaskView::Format::kBytes, 1, 6, 4, 1500, 0, 0, 0};
+  args.alibi_slopes = args.sinks = per_head.data();
+  args.state = {{m.data(), 24, 4, 1}, {l.data(), 24, 4, 1}, TokensHeadsDim(o.data(), 6, 4, 16)};
+  OpenMPExecutor executor(2);
+  for (int i = 0; i < 2; ++i) executor.Run(2, [](void*, int) noexcept {}, nullptr);
+
+  Counting counting;
+  const Status first = RunAttention(*plan, args, *workspace, executor);
+  specs[0].tree.bits = trees[1];
+  const Status updated = plan->Update(specs);
+  const Status second = RunAttention(*plan, args, *workspace, executor);
+  const Status merged = MergeStates(args.state, args.state);
+  const Status finished = FinishStates(args.state, args.out, {});
+  const int64_t count = counting.Stop();
+  EXPECT_TRUE(first.ok()) << first.c_str();
+  EXPECT_TRUE(updated.ok()) << updated.c_str();
+  EXPECT_TRUE(second.ok()) << second.c_str();
+  EXPECT_TRUE(merged.ok()) << merged.c_str();
+  EXPECT_TRUE(finished.ok()) << finished.c_str();
+  EXPECT_EQ(count, 0) << "calls of the allocator";
+}
+
 }  // namespace
 }  // namespace headlane::testing

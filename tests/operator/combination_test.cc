@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operator/check.h"
@@ -91,6 +93,85 @@ TEST(Combination, EveryTarget) {
       ExpectSame(Expected(call), outputs, way);
       for (size_t i = 0; i < outputs.size(); ++i)
         EXPECT_TRUE(NearOracle(call.sequences[i].problem, outputs[i])) << "sequence " << i;
+    });
+  }
+}
+
+// The drawing itself, checked: calls of the first test in which each part of the contract is present and matters, so
+// that a library without it would have failed there.
+TEST(Combination, EveryPartIsDrawnAndMatters) {
+  using reference::Problem;
+  const std::vector<std::pair<const char*, void (*)(Problem&)>> parts = {
+      {"causality", [](Problem& p) { p.causal = reference::Causal::kNo; }},
+      {"top-left", [](Problem& p) { p.causal = reference::Causal::kBottomRight; }},
+      {"window", [](Problem& p) { p.window = -1; }},
+      {"window_right", [](Problem& p) { p.window_right = -1; }},
+      {"num_always_visible", [](Problem& p) { p.num_always_visible = 0; }},
+      {"chunk", [](Problem& p) { p.chunk = 0; }},
+      {"prefix_len", [](Problem& p) { p.prefix_len = 0; }},
+      {"q_pos", [](Problem& p) { p.q_pos.reset(); }},
+      {"tree", [](Problem& p) { p.tree = nullptr; }},
+      {"mask", [](Problem& p) { p.mask = nullptr; }},
+      {"bias", [](Problem& p) { p.bias = nullptr; }},
+      {"softcap", [](Problem& p) { p.softcap = 0.0f; }},
+      {"alibi", [](Problem& p) { p.alibi_slopes = nullptr; }},
+      {"sinks", [](Problem& p) { p.sinks = nullptr; }},
+      {"scale", [](Problem& p) { p.scale *= 1.5f; }},
+      {"out_type", [](Problem& p) { p.out_type = reference::OutType::kF32; }},
+  };
+  std::vector<int> noticed(parts.size(), 0);
+  int in_keys = 0;
+  int types = 0;
+  for (uint64_t seed = 10'000; seed < 10'060; ++seed) {
+    Random random(seed);
+    const Call call = DrawCall(random, 50'000);
+    in_keys += call.sequences[0].values_in_keys ? 1 : 0;
+    types |= 1 << (3 * static_cast<int>(call.options.k_dtype) + static_cast<int>(call.options.v_dtype));
+    for (const Sequence& s : call.sequences) {
+      const Output expected = reference::CanonicalAttention(s.problem);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        Problem without = s.problem;
+        parts[i].second(without);
+        if (parts[i].first == std::string("top-left") && s.problem.causal != reference::Causal::kTopLeft) continue;
+        if (without.scale == s.problem.scale && Describe(without) == Describe(s.problem)) continue;  // was not there
+        if (!SameOutput(expected, reference::CanonicalAttention(without))) ++noticed[i];
+      }
+    }
+  }
+  for (size_t i = 0; i < parts.size(); ++i) EXPECT_GE(noticed[i], 3) << parts[i].first;
+  EXPECT_GE(in_keys, 3);
+  EXPECT_EQ(types, 0b111111111) << "not every pair of element types of keys and values was drawn";
+}
+
+// NaN, infinities and huge numbers anywhere: they reach the rows that see them, as the scalar program says, and no
+// other.
+TEST(Combination, NonFiniteInputs) {
+  for (const TargetInfo& target : UsableFmaTargets()) {
+    const ScopedTarget scope(target.name);
+    SCOPED_TRACE(target.name);
+    ForDrawnCalls(50'000, 40, 300'000, [&](const Call& call, Random& random) {
+      for (const Sequence& s : call.sequences) {
+        for (const auto& [data, dtype] :
+             {std::pair(s.q.get(), call.options.q_dtype), std::pair(s.k.get(), call.options.k_dtype),
+              std::pair(s.v.get(), call.options.v_dtype)}) {
+          if (data->empty() || random.OneIn(3)) continue;
+          const std::vector<float> odd = {
+              std::numeric_limits<float>::quiet_NaN(),         std::numeric_limits<float>::infinity(),
+              -std::numeric_limits<float>::infinity(),         dtype == DType::kF16 ? 65504.0f : 0x1.FEp127f,
+              dtype == DType::kF16 ? -65504.0f : -0x1.FEp127f, dtype == DType::kF16 ? 0x1p-24f : 0x1p-133f};
+          for (int64_t n = random.Int(1, 5); n > 0; --n)
+            (*data)[static_cast<size_t>(random.Int(0, static_cast<int64_t>(data->size()) - 1))] = random.Pick(odd);
+        }
+        if (s.bias != nullptr && random.OneIn(3)) {
+          (*s.bias)[static_cast<size_t>(random.Int(0, static_cast<int64_t>(s.bias->size()) - 1))] =
+              random.Pick<float>({std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()});
+        }
+      }
+      const std::vector<Output> expected = Expected(call);
+      for (int round = 0; round < 2; ++round) {
+        const RunOptions way = AnotherWay(random, call);
+        ExpectSame(expected, RunLibrary(call.sequences, way), way);
+      }
     });
   }
 }

@@ -37,9 +37,15 @@ Sight DrawSight(Random& random) {
   Sight sight;
   sight.causal = random.Pick<Causal>({Causal::kBottomRight, Causal::kBottomRight, Causal::kNo, Causal::kTopLeft});
   if (random.OneIn(3)) sight.window = random.Pick<int64_t>({0, 1, 2, 15, 16, 17, 100, 128, 300, 1000, 100000});
-  if (random.OneIn(5)) sight.window_right = random.Pick<int64_t>({0, 1, 7, 16, 40, 200, 100000});
-  if (random.OneIn(4)) sight.num_always_visible = random.Pick<int64_t>({1, 4, 16, 100, 5000});
+  if (random.OneIn(4)) {
+    sight.window_right = random.Pick<int64_t>({0, 1, 7, 16, 40, 200, 100000});
+    if (random.OneIn(2)) sight.causal = Causal::kNo;  // where causality does not hide more
+  }
   if (random.OneIn(5)) sight.chunk = random.Pick<int64_t>({1, 3, 16, 50, 128, 1000, 100000});
+  if (random.OneIn(4)) {
+    sight.num_always_visible = random.Pick<int64_t>({1, 4, 16, 100, 5000});
+    if (random.OneIn(2)) sight.window = random.Pick<int64_t>({1, 16, 100});  // there is something to be exempt from
+  }
   if (random.OneIn(3)) sight.softcap = random.Pick<float>({0.5f, 5.0f, 30.0f});
   return sight;
 }
@@ -92,7 +98,7 @@ Sequence DrawSequence(Random& random, const Heads& heads, const Sight& sight, in
   Sequence s = RandomSequence(random, heads, sight, q_len, kv_len);
   if (is_tree) {
     s.SetTree(RandomTree(random, q_len));
-  } else if (random.OneIn(6)) {
+  } else if (random.OneIn(4)) {
     s.problem.q_pos = random.OneIn(4) ? random.Int(-5, kv_len + 300) : random.Int(0, kv_len);
   }
   if (random.OneIn(5)) s.problem.prefix_len = random.Int(0, kv_len);
