@@ -64,11 +64,11 @@ Rates MeasureMultiplyAdds(ThreadTeam& team, const LimitKernels& kernels, double 
 // others were: no cache holds it then.
 class MemoryReader {
  public:
-  MemoryReader(ThreadTeam& team, MemoryBlock& block, bool touch = true)
-      : team_(team), thread_floats_(RoundDown(block.bytes() / 4 / team.size(), kPageFloats)) {
+  MemoryReader(int threads, const ReadProbe::Parallel& parallel, MemoryBlock& block, bool touch)
+      : threads_(threads), parallel_(parallel), thread_floats_(RoundDown(block.bytes() / 4 / threads, kPageFloats)) {
     // Touched by those who read it, so that it lies near them.
     if (touch) {
-      team_.Run([&](int id) {
+      parallel_([&](int id) {
         float* part = block.floats() + id * thread_floats_;
         for (int64_t i = 0; i < thread_floats_; ++i) part[i] = static_cast<float>(i & 7);
       });
@@ -89,8 +89,8 @@ class MemoryReader {
     const int64_t offset = window_ * window_floats;
     window_ = (window_ + 1) % kWindows;
     const double seconds =
-        team_.Run([&](int id) { sink = kernel.read(data_ + id * thread_floats_ + offset, stride - stagger, part); });
-    return static_cast<double>(part) * 4 * kernel.streams * team_.size() / seconds;
+        parallel_([&](int id) { sink = kernel.read(data_ + id * thread_floats_ + offset, stride - stagger, part); });
+    return static_cast<double>(part) * 4 * kernel.streams * threads_ / seconds;
   }
 
  private:
@@ -99,7 +99,8 @@ class MemoryReader {
   static constexpr int64_t kWindows = 8;
   static int64_t RoundDown(int64_t a, int64_t b) { return a / b * b; }
 
-  ThreadTeam& team_;
+  int threads_;
+  const ReadProbe::Parallel& parallel_;
   int64_t thread_floats_;
   const float* data_ = nullptr;
   int64_t window_ = 0;
@@ -193,7 +194,8 @@ MachineLimits MeasureLimits(int threads, const LimitsOptions& options) {
   MemoryBlock block;
   if (!AllocateAbout(block, options.buffer_bytes)) return limits;
   limits.read_buffer_bytes = block.bytes();
-  MemoryReader reader(team, block);
+  const ReadProbe::Parallel parallel = [&](const std::function<void(int)>& work) { return team.Run(work); };
+  MemoryReader reader(team.size(), parallel, block, /*touch=*/true);
   const LimitKernels* widest = *std::find_if(supported.begin(), supported.end(),
                                              [](const LimitKernels* kernels) { return kernels->num_reads > 0; });
   const Read read = MeasureReads(reader, {widest->reads, static_cast<size_t>(widest->num_reads)}, options.read_seconds);
@@ -215,10 +217,9 @@ ReadProbe::ReadProbe() : state_(std::make_unique<State>()) {
 }
 ReadProbe::~ReadProbe() = default;
 
-double ReadProbe::Gbps(int threads) {
+double ReadProbe::Gbps(int threads, const Parallel& parallel) {
   if (state_->block.bytes() == 0) return 0;
-  ThreadTeam team(threads);
-  MemoryReader reader(team, state_->block, !state_->touched);
+  MemoryReader reader(threads, parallel, state_->block, !state_->touched);
   state_->touched = true;
   reader.set_window(state_->window);
   std::vector<Read>& best = state_->best[threads];

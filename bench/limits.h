@@ -6,6 +6,7 @@
 #define HEADLANE_BENCH_LIMITS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -55,9 +56,13 @@ class ReadProbe {
   ReadProbe(const ReadProbe&) = delete;
   ReadProbe& operator=(const ReadProbe&) = delete;
 
+  // Calls work(id) with each id in 0 .. threads - 1, at the same time, on threads that are there already, and returns
+  // the seconds that it took. Starting threads of its own would move others to other processors, and what is timed then
+  // would be slower for a while.
+  using Parallel = std::function<double(const std::function<void(int id)>& work)>;
+
   // In 10^9 bytes per second: the best that was reached twice, in about 20 ms. 0 when there is no memory to read from.
-  // Starts `threads` - 1 threads and ends them.
-  double Gbps(int threads);
+  double Gbps(int threads, const Parallel& parallel);
 
  private:
   struct State;

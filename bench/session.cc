@@ -1,9 +1,12 @@
 #include "bench/session.h"
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
 
 #include "bench/machine.h"
 #include "bench/statistics.h"
+#include "headlane/executor.h"
 
 namespace headlane::bench {
 
@@ -38,10 +41,37 @@ void Session::Fail(benchmark::State& state, const Status& status) {
   state.SkipWithError(((refused ? kRefused : "") + std::string(status.message())).c_str());
 }
 
+namespace {
+
+// On the threads that the library runs on.
+double RunOnExecutor(int threads, const std::function<void(int)>& work) {
+  struct Context {
+    const std::function<void(int)>& work;
+    std::atomic<int> workers{0};
+  };
+  Context context{work};
+  OpenMPExecutor executor(threads);
+  const Stopwatch watch;
+  executor.Run(
+      threads,
+      [](void* opaque, int worker) noexcept {
+        Context& all = *static_cast<Context*>(opaque);
+        all.work(worker);
+        ++all.workers;
+      },
+      &context);
+  // With fewer threads than asked for there is no figure.
+  return context.workers == threads ? watch.Seconds() : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
 double Session::ReadGbps(int threads, double age) {
   if (!probe_) probe_.emplace();
   if (probe_threads_ != threads || since_probe_.Seconds() > age) {
-    probe_gbps_ = probe_->Gbps(threads);
+    probe_gbps_ =
+        probe_->Gbps(threads, [&](const std::function<void(int)>& work) { return RunOnExecutor(threads, work); });
+    if (probe_gbps_ == 0) probe_gbps_ = limits(threads).read_gbps;
     probe_threads_ = threads;
     since_probe_ = Stopwatch();
   }
