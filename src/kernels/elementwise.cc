@@ -192,11 +192,12 @@ float LargestNumber(const float* x, int64_t n) {
   return result;
 }
 
+// m is no vector: SVE's can't be members.
 struct ExpSumOp {
-  VF m;
+  float m;
   HWY_INLINE VF operator()(VF sum, VF x, size_t count) const {
     const DF d;
-    return hn::Add(sum, hn::IfThenElseZero(hn::FirstN(d, count), ExpNonPositive(d, hn::Sub(x, m))));
+    return hn::Add(sum, hn::IfThenElseZero(hn::FirstN(d, count), ExpNonPositive(d, hn::Sub(x, hn::Set(d, m)))));
   }
 };
 
@@ -212,7 +213,7 @@ float LogSumExpRow(const float* x, int64_t n) noexcept {
     return -kInfinity;
   }
   Lanes16 partial;
-  AccumulateBy16(ExpSumOp{hn::Set(d, m)}, x, n, partial);
+  AccumulateBy16(ExpSumOp{m}, x, n, partial);
   const VF result = hn::Add(hn::Set(d, m), Log(d, hn::Set(d, TreeSum(partial))));
   return hn::GetLane(hn::IfThenElse(hn::IsNaN(result), nan, result));
 }

@@ -68,20 +68,28 @@ HWY_INLINE void StoreTwoFeatures(VPack first, VPack second, typename Tile::T* HW
   }
 }
 
-// 4 features of kPackedKeys keys, given as the rows' vectors, to their slots.
-template <class Tile>
-HWY_INLINE void StoreTransposed(VPack r0, VPack r1, VPack r2, VPack r3, typename Tile::T* HWY_RESTRICT tile,
-                                int64_t feature, int64_t slot) {
+// In: v_i holds the first four 32-bit words of key i, and in the second block those of the key 4 further on. Out: v_i
+// holds word i of all keys. No struct of four: SVE's vectors can't be members.
+HWY_INLINE void Transpose(VPack& v0, VPack& v1, VPack& v2, VPack& v3) {
   const DPack d;
   const hn::RepartitionToWide<DPack> d64;
-  const auto a0 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));  // 00 10 01 11
-  const auto a1 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
-  const auto a2 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
-  const auto a3 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
-  StoreTwoFeatures<Tile>(hn::BitCast(d, hn::InterleaveLower(d64, a0, a1)),
-                         hn::BitCast(d, hn::InterleaveUpper(d64, a0, a1)), tile, feature, slot);
-  StoreTwoFeatures<Tile>(hn::BitCast(d, hn::InterleaveLower(d64, a2, a3)),
-                         hn::BitCast(d, hn::InterleaveUpper(d64, a2, a3)), tile, feature + 2, slot);
+  const auto a0 = hn::BitCast(d64, hn::InterleaveLower(d, v0, v1));  // 00 10 01 11
+  const auto a1 = hn::BitCast(d64, hn::InterleaveLower(d, v2, v3));
+  const auto a2 = hn::BitCast(d64, hn::InterleaveUpper(d, v0, v1));
+  const auto a3 = hn::BitCast(d64, hn::InterleaveUpper(d, v2, v3));
+  v0 = hn::BitCast(d, hn::InterleaveLower(d64, a0, a1));
+  v1 = hn::BitCast(d, hn::InterleaveUpper(d64, a0, a1));
+  v2 = hn::BitCast(d, hn::InterleaveLower(d64, a2, a3));
+  v3 = hn::BitCast(d, hn::InterleaveUpper(d64, a2, a3));
+}
+
+// 4 features of kPackedKeys keys, given as the rows' vectors, to their slots.
+template <class Tile>
+HWY_INLINE void StoreTransposed(VPack v0, VPack v1, VPack v2, VPack v3, typename Tile::T* HWY_RESTRICT tile,
+                                int64_t feature, int64_t slot) {
+  Transpose(v0, v1, v2, v3);
+  StoreTwoFeatures<Tile>(v0, v1, tile, feature, slot);
+  StoreTwoFeatures<Tile>(v2, v3, tile, feature + 2, slot);
 }
 
 // Features [0, dim), a multiple of 4, of kPackedKeys keys. The addresses of the rows are kept in registers: computing

@@ -48,6 +48,17 @@ struct MakeRowsQkIO {
   HWY_INLINE MakeRowsQkIO WithoutPrefetch() const { return *this; }
 };
 
+// Prefetches part `part` of `num_parts` of a tile's rows to L2, row by row: in that order memory gives the most.
+template <class T>
+HWY_INLINE void PrefetchPart(const T* tile, int64_t row_stride, int64_t dim, int64_t part, int64_t num_parts) {
+  const int64_t begin = kTileKeys * part / num_parts, end = kTileKeys * (part + 1) / num_parts;
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t key = begin; key < end; ++key) {
+    const T* const row = tile + key * row_stride;
+    for (int64_t i = 0; i < dim; i += kLine) __builtin_prefetch(row + i, 0, 2);
+  }
+}
+
 // Through tiles in L1: what the registers cannot do, and rows so many that a tile is used often enough to pay for being
 // stored. From `first_key` on.
 void QkRowsInTiles(const QkRowsArgs& args, int64_t first_key) {
@@ -80,24 +91,6 @@ void QkRowsInTiles(const QkRowsArgs& args, int64_t first_key) {
 #if HEADLANE_PACKED_KEYS == 8
 inline constexpr int kMaxDirectRows = 4;
 
-// Features of 8 keys, transposed: v_i holds feature i.
-struct Transposed {
-  VPack v0, v1, v2, v3;
-};
-
-// 16 bytes of 8 keys, `step` bytes apart: 4 features, or pairs of features, of 32 bits. p3 and p6 are the fourth and
-// the seventh key.
-HWY_INLINE Transposed TransposeWords(VPack r0, VPack r1, VPack r2, VPack r3) {
-  const DPack d;
-  const hn::RepartitionToWide<DPack> d64;
-  const auto a0 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
-  const auto a1 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
-  const auto a2 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
-  const auto a3 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
-  return {hn::BitCast(d, hn::InterleaveLower(d64, a0, a1)), hn::BitCast(d, hn::InterleaveUpper(d64, a0, a1)),
-          hn::BitCast(d, hn::InterleaveLower(d64, a2, a3)), hn::BitCast(d, hn::InterleaveUpper(d64, a2, a3))};
-}
-
 // The addresses of 8 keys: three registers, a stride and twice the stride reach all of them.
 template <class T>
 struct Keys8 {
@@ -105,25 +98,15 @@ struct Keys8 {
   int64_t stride;
   HWY_INLINE Keys8(const T* first, int64_t s) : p0(first), p3(first + 3 * s), p6(first + 6 * s), stride(s) {}
   HWY_INLINE void Advance(int64_t n) { p0 += n, p3 += n, p6 += n; }
-  HWY_INLINE void Prefetch(int64_t ahead) const {
-    const T *a = p0 + ahead, *b = p3 + ahead, *c = p6 + ahead;
-    __builtin_prefetch(a, 0, 2);
-    __builtin_prefetch(a + stride, 0, 2);
-    __builtin_prefetch(a + 2 * stride, 0, 2);
-    __builtin_prefetch(b, 0, 2);
-    __builtin_prefetch(b + stride, 0, 2);
-    __builtin_prefetch(b + 2 * stride, 0, 2);
-    __builtin_prefetch(c, 0, 2);
-    __builtin_prefetch(c + stride, 0, 2);
-  }
-  // As elements of type Row at an offset: 4 features.
-  template <class Row>
-  HWY_INLINE Transposed Load(int64_t at) const {
-    return TransposeWords(LoadFour<Row>(p0 + at, p3 + at + stride),
-                          LoadFour<Row>(p0 + at + stride, p3 + at + 2 * stride),
-                          LoadFour<Row>(p0 + at + 2 * stride, p6 + at), LoadFour<Row>(p3 + at, p6 + at + stride));
-  }
 };
+
+// 16 bytes of two keys, as words.
+HWY_INLINE VPack LoadWords(const uint16_t* key, const uint16_t* second) {
+  const DPack d;
+  const hn::Half<DPack> dh;
+  const hn::Repartition<uint16_t, decltype(dh)> d16;
+  return hn::Combine(d, hn::BitCast(dh, hn::LoadU(d16, second)), hn::BitCast(dh, hn::LoadU(d16, key)));
+}
 
 // acc0, ... += q[row][feature] * features, for the rows that there are.
 template <int kRows>
@@ -140,33 +123,31 @@ HWY_INLINE void AddFeature(VPack feature, const float* HWY_RESTRICT q, int64_t p
 template <int kRows, class Row>
 HWY_INLINE void AddStep(const Keys8<typename Row::T>& keys, int64_t at, const float* HWY_RESTRICT q, int64_t pitch,
                         VPack& acc0, VPack& acc1, VPack& acc2, VPack& acc3) {
+  const int64_t s = keys.stride;
+  const typename Row::T *p0 = keys.p0 + at, *p3 = keys.p3 + at, *p6 = keys.p6 + at;
   if constexpr (Row::kDType == DType::kBF16) {
     const DPack d;
     const hn::RebindToUnsigned<DPack> du;
-    const hn::Half<DPack> dh;
-    const auto load = [&](const uint16_t* a, const uint16_t* b) HWY_ATTR {
-      const hn::Repartition<uint16_t, decltype(dh)> d16;
-      return hn::Combine(d, hn::BitCast(dh, hn::LoadU(d16, b)), hn::BitCast(dh, hn::LoadU(d16, a)));
-    };
-    const int64_t s = keys.stride;
-    const Transposed t =
-        TransposeWords(load(keys.p0 + at, keys.p3 + at + s), load(keys.p0 + at + s, keys.p3 + at + 2 * s),
-                       load(keys.p0 + at + 2 * s, keys.p6 + at), load(keys.p3 + at, keys.p6 + at + s));
+    VPack v0 = LoadWords(p0, p3 + s), v1 = LoadWords(p0 + s, p3 + 2 * s);
+    VPack v2 = LoadWords(p0 + 2 * s, p6), v3 = LoadWords(p3, p6 + s);
+    Transpose(v0, v1, v2, v3);
     const auto add_pair = [&](VPack pair, const float* HWY_RESTRICT q2) HWY_ATTR {
       const auto bits = hn::BitCast(du, pair);
       AddFeature<kRows>(hn::BitCast(d, hn::ShiftLeft<16>(bits)), q2, pitch, acc0, acc1, acc2, acc3);
       AddFeature<kRows>(hn::BitCast(d, hn::And(bits, hn::Set(du, 0xFFFF0000u))), q2 + 1, pitch, acc0, acc1, acc2, acc3);
     };
-    add_pair(t.v0, q);
-    add_pair(t.v1, q + 2);
-    add_pair(t.v2, q + 4);
-    add_pair(t.v3, q + 6);
+    add_pair(v0, q);
+    add_pair(v1, q + 2);
+    add_pair(v2, q + 4);
+    add_pair(v3, q + 6);
   } else {
-    const Transposed t = keys.template Load<Row>(at);
-    AddFeature<kRows>(t.v0, q, pitch, acc0, acc1, acc2, acc3);
-    AddFeature<kRows>(t.v1, q + 1, pitch, acc0, acc1, acc2, acc3);
-    AddFeature<kRows>(t.v2, q + 2, pitch, acc0, acc1, acc2, acc3);
-    AddFeature<kRows>(t.v3, q + 3, pitch, acc0, acc1, acc2, acc3);
+    VPack v0 = LoadFour<Row>(p0, p3 + s), v1 = LoadFour<Row>(p0 + s, p3 + 2 * s);
+    VPack v2 = LoadFour<Row>(p0 + 2 * s, p6), v3 = LoadFour<Row>(p3, p6 + s);
+    Transpose(v0, v1, v2, v3);
+    AddFeature<kRows>(v0, q, pitch, acc0, acc1, acc2, acc3);
+    AddFeature<kRows>(v1, q + 1, pitch, acc0, acc1, acc2, acc3);
+    AddFeature<kRows>(v2, q + 2, pitch, acc0, acc1, acc2, acc3);
+    AddFeature<kRows>(v3, q + 3, pitch, acc0, acc1, acc2, acc3);
   }
 }
 
@@ -182,7 +163,7 @@ HWY_INLINE VPack OneFeature(const Keys8<typename Row::T>& keys, int64_t at) {
 
 // 16 keys, transposed in registers on their way to the products.
 template <int kRows, class Row>
-HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k, int64_t first_row, float* s) {
+HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k, float* s) {
   constexpr int64_t kStep = Row::kDType == DType::kBF16 ? 8 : 4;
   constexpr int64_t kLineFeatures = 64 / static_cast<int64_t>(sizeof(typename Row::T));
   // 8 keys, then the other 8, in turns of so many features: rows are often a multiple of 4 KiB apart, and a set of L1
@@ -190,17 +171,16 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
   constexpr int64_t kChunk = 16;
   const DPack d;
   Keys8<typename Row::T> low(k, args.row_stride), high(k + 8 * args.row_stride, args.row_stride);
-  const float* HWY_RESTRICT q = args.q + first_row * args.q_pitch;
+  const float* HWY_RESTRICT q = args.q;
   const int64_t pitch = args.q_pitch;
   VPack l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
   VPack h0 = l0, h1 = l0, h2 = l0, h3 = l0;
   const int64_t ahead = args.ahead * args.row_stride;
+  const int64_t num_lines = args.qk_dim / kLineFeatures;
+  int64_t line = 0;
   int64_t left = args.qk_dim;
   for (; left >= kLineFeatures; left -= kLineFeatures) {
-    if (args.ahead != 0) {
-      low.Prefetch(ahead);
-      high.Prefetch(ahead);
-    }
+    if (args.ahead != 0) PrefetchPart(k + ahead, args.row_stride, args.qk_dim, line++, num_lines);
     for (int64_t begin = 0; begin < kLineFeatures; begin += kChunk) {
       for (int64_t i = begin; i < begin + kChunk; i += kStep) AddStep<kRows, Row>(low, i, q + i, pitch, l0, l1, l2, l3);
       for (int64_t i = begin; i < begin + kChunk; i += kStep)
@@ -219,7 +199,6 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
     AddFeature<kRows>(OneFeature<Row>(low, i), q + i, pitch, l0, l1, l2, l3);
     AddFeature<kRows>(OneFeature<Row>(high, i), q + i, pitch, h0, h1, h2, h3);
   }
-  s += first_row * kBlockKeys;
   hn::Store(l0, d, s);
   hn::Store(h0, d, s + 8);
   if constexpr (kRows > 1) hn::Store(l1, d, s + kBlockKeys), hn::Store(h1, d, s + kBlockKeys + 8);
@@ -237,16 +216,16 @@ HWY_INLINE int64_t QkRowsDirect(const QkRowsArgs& args) {
     float* const s = args.s + key;
     switch (args.rows) {
       case 1:
-        QkTileDirect<1, Row>(args, tile, 0, s);
+        QkTileDirect<1, Row>(args, tile, s);
         break;
       case 2:
-        QkTileDirect<2, Row>(args, tile, 0, s);
+        QkTileDirect<2, Row>(args, tile, s);
         break;
       case 3:
-        QkTileDirect<3, Row>(args, tile, 0, s);
+        QkTileDirect<3, Row>(args, tile, s);
         break;
       default:
-        QkTileDirect<4, Row>(args, tile, 0, s);
+        QkTileDirect<4, Row>(args, tile, s);
         break;
     }
   }
@@ -300,7 +279,7 @@ struct RowsPvIO {
   HWY_INLINE static constexpr int64_t APitch() { return kBlockKeys; }
   HWY_INLINE const T* B(int c, int64_t) const { return v + (col + c) * lanes; }
   HWY_INLINE int64_t LineStep() const { return args.row_stride; }
-  HWY_INLINE const T* Ahead(const T* line) const { return line + args.ahead * args.row_stride; }
+  HWY_INLINE const T* Ahead(const T* line) const { return line; }
   HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
   HWY_INLINE VF Load(DF d, int r, int c) const {
     if (first_key > 0) return hn::Load(d, O(r, c));
@@ -310,15 +289,17 @@ struct RowsPvIO {
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
 };
 
-template <class Element, bool kPrefetches>
+template <class Element>
 struct MakeRowsPvIO {
-  static constexpr bool kPrefetch = kPrefetches;
+  static constexpr bool kPrefetch = false;
   static constexpr bool kOneTile = false;
   const PvRowsArgs& args;
   const typename Element::T* v;
-  int64_t first_key, lanes;
-  HWY_INLINE RowsPvIO<Element> IO(int64_t row0, int64_t col) const { return {args, v, first_key, row0, col, lanes}; }
-  HWY_INLINE MakeRowsPvIO<Element, false> WithoutPrefetch() const { return {args, v, first_key, lanes}; }
+  int64_t first_key, first_col, lanes;
+  HWY_INLINE RowsPvIO<Element> IO(int64_t row0, int64_t col) const {
+    return {args, v, first_key, row0, first_col + col, lanes};
+  }
+  HWY_INLINE MakeRowsPvIO WithoutPrefetch() const { return *this; }
 };
 
 // Leaves out the keys that do not count, one row at a time: values of any kind may stand there.
@@ -351,22 +332,25 @@ HWY_INLINE bool AllLive(const PvRowsArgs& args) {
   return true;
 }
 
-template <class Element, bool kPrefetches>
-HWY_INLINE void PvRowsTilewise(const PvRowsArgs& args) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
-  // Tile by tile: all features of 16 keys are read before the next key's.
-  const typename Element::T* v = static_cast<const typename Element::T*>(args.v);
-  for (int64_t key = 0; key < args.num_keys; key += kTileKeys, v += kTileKeys * args.row_stride) {
-    BlockedMultiply(args.rows, args.v_dim / lanes, 1, HWY_MIN(kTileKeys, args.num_keys - key),
-                    MakeRowsPvIO<Element, kPrefetches>{args, v, key, lanes});
-  }
-}
-
 template <class Element>
 HWY_INLINE void PvRowsOf(const PvRowsArgs& args) {
   if (!AllLive(args)) return PvRowsSelected<Element>(args);
-  if (args.ahead != 0) return PvRowsTilewise<Element, true>(args);
-  PvRowsTilewise<Element, false>(args);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  const int64_t num_cols = args.v_dim / lanes;
+  // As many columns as a single row uses at a time.
+  const int64_t step = HWY_MIN(num_cols, 64 / lanes);
+  const int64_t num_parts = CeilDiv(num_cols, step);
+  // Tile by tile: all features of 16 keys are read before the next key's.
+  const typename Element::T* v = static_cast<const typename Element::T*>(args.v);
+  for (int64_t key = 0; key < args.num_keys; key += kTileKeys, v += kTileKeys * args.row_stride) {
+    const int64_t num_keys = HWY_MIN(kTileKeys, args.num_keys - key);
+    for (int64_t part = 0; part < num_parts; ++part) {
+      const int64_t col = part * step;
+      if (args.ahead != 0) PrefetchPart(v + args.ahead * args.row_stride, args.row_stride, args.v_dim, part, num_parts);
+      BlockedMultiply(args.rows, HWY_MIN(step, num_cols - col), 1, num_keys,
+                      MakeRowsPvIO<Element>{args, v, key, col, lanes});
+    }
+  }
 }
 
 void PvRows(const PvRowsArgs& args) noexcept {
