@@ -33,6 +33,9 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+// How far ahead rows of plain tensors are fetched: 16 to 64 keys read the same on Zen 3, dense rows and others.
+constexpr int64_t kKeysAhead = 32;
+
 // Factors of rows whose o has been rescaled.
 alignas(64) constexpr float kOnes[kDecodeRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                                   1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -264,7 +267,7 @@ class ItemRunner {
     ForEachRun(base, list, [&](int64_t i, int64_t key, int64_t num_keys) {
       qk.k = rows.data + key * rows.row_bytes;
       qk.num_keys = num_keys;
-      qk.ahead = KeysAhead(rows);
+      qk.ahead = kKeysAhead;
       qk.s = slot_.s + i * kTileKeys;
       kernels_.qk_rows(qk);
     });
@@ -276,7 +279,7 @@ class ItemRunner {
     pv.rows = sub.num_rows;
     pv.v_dtype = rows.dtype;
     pv.row_stride = rows.row_stride;
-    pv.ahead = KeysAhead(rows);
+    pv.ahead = kKeysAhead;
     pv.v_dim = problem_.v_dim;
     pv.o = state.o + sub.row_begin * problem_.o_pitch;
     pv.o_pitch = problem_.o_pitch;
@@ -289,12 +292,6 @@ class ItemRunner {
       pv.num_keys = num_keys;
       kernels_.pv_rows(pv);
     });
-  }
-
-  // Rows that lie apart are fetched 16 keys ahead; what is dense the processor sees coming by itself.
-  int64_t KeysAhead(const TileSource::Rows& rows) const {
-    const int64_t dense = 2 * problem_.qk_dim * DTypeBytes(rows.dtype);
-    return rows.row_bytes > dense || rows.row_bytes < -dense ? kTileKeys : 0;
   }
 
   void ChangeScores(int64_t base, const TileList& list, const SubBlock& sub) const {
