@@ -9,6 +9,7 @@
 //   out = sum exp(s - m) * v / l; lse = m + ln l          (natural logarithm)
 // computed block by block as in Milakov and Gimelshein 2018, Dao et al. 2022. Nothing visible: out = 0, lse = -inf;
 // with a sink out = 0, lse = sink. A NaN or +inf in a visible score makes that row NaN, and only that row.
+// Sums are f32 and divided last: values beyond 3e38 / (sum of weights) can overflow where their mean would not.
 //
 // Same bits: a row's out and lse depend on the row, its keys and values and their order only; not on threads, executor,
 // batch mates, the split of a prompt into chunks, cache or plain tensors, page size, or SIMD width (targets with FMA).
@@ -220,10 +221,10 @@ struct AttentionArgs {
   RunCounters* counters = nullptr;  // optional: added to, not reset
 };
 
-// Errors: InvalidArgument (shapes, strides, null data, out overlapping itself, workspace too small; names the tensor
-// and both numbers), OutOfRange (a sequence reaches past a tensor's tokens or a mask's columns), Unsupported (dtype).
-// Nothing is written then. Cancelled: see AttentionArgs::should_stop. Allocation: none. Threads: the executor's; the
-// same plan may run at the same time with different workspaces.
+// Errors: InvalidArgument (shapes, strides, dtypes that don't exist, null data, out overlapping itself, workspace too
+// small; names the tensor and both numbers), OutOfRange (a sequence reaches past a tensor's tokens or a mask's
+// columns), Unsupported (states that are not f32). Nothing is written then. Cancelled: see AttentionArgs::should_stop.
+// Allocation: none. Threads: the executor's; the same plan may run at the same time with different workspaces.
 Status RunAttention(const AttentionPlan& plan, const AttentionArgs& args, Workspace& workspace,
                     Executor& executor) noexcept;
 
