@@ -27,6 +27,7 @@ struct Options {
   std::vector<int64_t> q_lens = {1, 4, 32, 512};
   std::vector<int64_t> kv_lens = {4096};
   int threads = 0;
+  bool explain = false;
   bool no_measure = false;
   bool json = false;
 };
@@ -89,6 +90,7 @@ struct ShapePlan {
   int64_t kv_len;
   PlanSummary summary;
   std::string why;
+  std::string explanation;  // of the whole plan; empty unless asked for
 };
 
 std::string Why(const Options& options, const ShapePlan& plan, const Limits& limits) {
@@ -107,7 +109,7 @@ std::string Why(const Options& options, const ShapePlan& plan, const Limits& lim
 
 int Threads(const Options& options) { return OpenMPExecutor(options.threads).num_workers(); }
 
-Result<ShapePlan> PlanShape(const Options& options, int64_t q_len, int64_t kv_len) {
+Result<ShapePlan> PlanShape(const Options& options, const Limits& limits, int64_t q_len, int64_t kv_len) {
   AttentionSpec spec;
   spec.num_q_heads = options.q_heads;
   spec.num_kv_heads = options.kv_heads;
@@ -120,7 +122,12 @@ Result<ShapePlan> PlanShape(const Options& options, int64_t q_len, int64_t kv_le
   plan_options.num_workers = options.threads;
   HEADLANE_ASSIGN_OR_RETURN(const AttentionPlan plan,
                             PlanAttention(spec, std::span<const SequenceSpec>(&sequence, 1), plan_options));
-  return ShapePlan{q_len, kv_len, plan.summary(), ""};
+  ShapePlan shape{q_len, kv_len, plan.summary(), "", ""};
+  shape.why = Why(options, shape, limits);
+  if (options.explain) {
+    HEADLANE_ASSIGN_OR_RETURN(shape.explanation, plan.Explain({limits.gflops, limits.read_gb_per_second}));
+  }
+  return shape;
 }
 
 void PrintText(const Options& options, const std::vector<TargetInfo>& targets, const Limits& limits,
@@ -172,6 +179,11 @@ void PrintText(const Options& options, const std::vector<TargetInfo>& targets, c
     std::printf("  q_len %lld, kv_len %lld: %s\n", static_cast<long long>(p.q_len), static_cast<long long>(p.kv_len),
                 p.why.c_str());
   }
+  for (const ShapePlan& p : plans) {
+    if (p.explanation.empty()) continue;
+    std::printf("\nplan of q_len %lld, kv_len %lld\n%s", static_cast<long long>(p.q_len),
+                static_cast<long long>(p.kv_len), p.explanation.c_str());
+  }
 }
 
 void PrintAsJson(const Options& options, const std::vector<TargetInfo>& targets, const Limits& limits,
@@ -209,21 +221,25 @@ void PrintAsJson(const Options& options, const std::vector<TargetInfo>& targets,
                            {"flops", p.summary.flops},
                            {"kv_bytes", p.summary.kv_bytes},
                            {"workspace_bytes", p.summary.workspace_bytes},
-                           {"why", p.why}});
+                           {"why", p.why},
+                           {"explanation", p.explanation}});
   }
   PrintJson(json);
 }
 
 Status Run(const Options& options) {
+  // Shapes that are refused are refused before anything takes time.
+  for (const int64_t q_len : options.q_lens) {
+    HEADLANE_RETURN_IF_ERROR(PlanShape(options, Limits(), q_len, options.kv_lens.front()).status());
+  }
+  const Limits limits = options.no_measure ? Limits() : MeasureLimits(Threads(options));
   std::vector<ShapePlan> plans;
   for (const int64_t q_len : options.q_lens) {
     for (const int64_t kv_len : options.kv_lens) {
-      HEADLANE_ASSIGN_OR_RETURN(ShapePlan plan, PlanShape(options, q_len, kv_len));
+      HEADLANE_ASSIGN_OR_RETURN(ShapePlan plan, PlanShape(options, limits, q_len, kv_len));
       plans.push_back(std::move(plan));
     }
   }
-  const Limits limits = options.no_measure ? Limits() : MeasureLimits(Threads(options));
-  for (ShapePlan& plan : plans) plan.why = Why(options, plan, limits);
   const std::vector<TargetInfo> targets = Targets();
   (options.json ? PrintAsJson : PrintText)(options, targets, limits, plans);
   return OkStatus();
@@ -245,6 +261,7 @@ int Main(int argc, char** argv) {
   arguments.Numbers("--kv-len", options.kv_lens, 0, kMaxLength, "Keys");
   arguments.Number("-t,--threads", options.threads, 0, 1024,
                    "Threads that the work is cut for; 0: as many as OpenMP would use");
+  arguments.Flag("--explain", options.explain, "Print each shape's plan: items, workspace, bytes, FLOPs, roofline");
   arguments.Flag("--no-measure", options.no_measure,
                  "Skip measuring FMA peak and read bandwidth, which takes a second");
   arguments.Flag("--json", options.json, "One JSON object");
