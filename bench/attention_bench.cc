@@ -115,7 +115,7 @@ void RegisterRows(AttentionRegistrar& registrar) {
       // All rows of one implementation after each other: they share the keys and values.
       for (const Implementation& implementation : {kOneDnn, kOneDnnGraph, kCache, kPlain}) {
         if (implementation.is_baseline && dtype != DType::kF32) continue;
-        if (implementation.storage == Storage::kTokensHeads && !llama) continue;
+        if (implementation.storage == Storage::kTokensHeads && !(llama && dtype == DType::kF32)) continue;
         for (const int64_t rows : {2, 4, 8, 16, 32}) {
           constexpr int64_t kKeys = 4096;
           AttentionTask task = ColdTask(model, 1, rows, kKeys, dtype);
