@@ -213,14 +213,15 @@ PlanSummary AttentionPlan::summary() const noexcept {
 
 Result<std::string> AttentionPlan::Explain(const MachinePeaks& peaks) const noexcept {
   std::string text;
-  bool complete = false;
+  bool complete = true;
   // What is called in between throws nothing.
   internal::InDefaultFpEnvironment([&] {
     try {
       text = internal::Explain(*impl_, peaks);
-      complete = true;
     } catch (const std::bad_alloc&) {
+      complete = false;
     } catch (const std::length_error&) {
+      complete = false;
     }
   });
   if (!complete) return internal::OutOfMemory("an explanation");
