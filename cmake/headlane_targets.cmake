@@ -3,13 +3,16 @@
 # The path of the model file for tests that need one; HEADLANE_MODEL in the environment of ctest overrides it.
 set(HEADLANE_MODEL "" CACHE FILEPATH "Model file for the tests labelled 'model'")
 
-# headlane_test(name SOURCES a_test.cc ... [LIBS headlane::reference ...] [TIMEOUT seconds] [LABELS slow ...] [MODEL])
+# headlane_test(name SOURCES a_test.cc ... [LIBS headlane::reference ...] [TIMEOUT seconds] [LABELS slow ...] [MODEL] [OPTIMIZED])
 # A GoogleTest program and one ctest entry of its name. It sees the library's inner headers as "base/...", "kv/...".
 # Labels: `threads` has it run under ThreadSanitizer (name and target must be the same), `slow` keeps it out of the
 # sanitizers' runs. With MODEL the entry has the label `model`, and counts as skipped when its output has a line with
-# "model test skipped".
+# "model test skipped". Programs of these three labels use all processors and run alone.
+#
+# A test's own files are compiled without optimisation: what they call has it, and compiling the checks takes half as
+# long. OPTIMIZED is for a test that computes much in its own files.
 function(headlane_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "MODEL" "TIMEOUT" "SOURCES;LIBS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MODEL;OPTIMIZED" "TIMEOUT" "SOURCES;LIBS;LABELS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "headlane_test(${name}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -18,6 +21,9 @@ function(headlane_test name)
   target_compile_definitions(${name} PRIVATE
     HEADLANE_WITH_OPENMP=$<BOOL:${HEADLANE_WITH_OPENMP}> HEADLANE_WITH_ONEDNN=$<BOOL:${HEADLANE_WITH_ONEDNN}>)
   target_link_libraries(${name} PRIVATE headlane_compile_options ${arg_LIBS} headlane::headlane GTest::gtest_main)
+  if(NOT arg_OPTIMIZED)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
@@ -31,6 +37,9 @@ function(headlane_test name)
     endif()
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
+  if("threads" IN_LIST arg_LABELS OR "slow" IN_LIST arg_LABELS OR arg_MODEL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
 endfunction()
 
 # Busy-waiting threads stall each other for milliseconds on a loaded machine.

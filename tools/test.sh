@@ -36,10 +36,10 @@ in_ci && arguments+=(-DHEADLANE_WERROR=ON)
 if [ -n "$model" ]; then export HEADLANE_MODEL="$model"; fi
 if in_ci; then export HEADLANE_REQUIRE_MODEL=1; fi
 export OMP_WAIT_POLICY=passive
-# Two at a time would make the thread tests compete; each uses all cores by itself.
+# What uses all processors by itself is marked to run alone.
 cd "$HEADLANE_ROOT"
 status=0
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error "$@" || status=$?
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(num_jobs)" "$@" || status=$?
 if [ -z "$model" ]; then say "skipped: the tests of the real model (label 'model'), which could not be had"; fi
 grep -qx 'HEADLANE_WITH_ONEDNN:STRING=OFF' "build/$preset/CMakeCache.txt" && say "skipped: what needs oneDNN (HEADLANE_WITH_ONEDNN=OFF)"
 exit $status
