@@ -8,6 +8,7 @@
 # through the mirror that the machine already uses, pinned so low that nothing else follows them.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+. "$HEADLANE_ROOT/tools/lib/apt_sources.sh"
 
 usage() {
   cat <<'USAGE'
@@ -131,50 +132,10 @@ offers() {  # PACKAGE VERSION
   return 1
 }
 
-# Prints a sources entry for the next release made from the machine's own entry for Debian 12: same mirror, same key,
-# same options. First deb822 stanzas, then one-line entries. Nothing is printed when there is none.
-derive_source() {  # FORMAT
-  local files=()
-  if [ "$1" = sources ]; then
-    files=(/etc/apt/sources.list.d/*.sources)
-    [ -e "${files[0]}" ] || return 0
-    awk -v next_release=$kNextRelease '
-      BEGIN { RS = ""; FS = "\n" }
-      found { next }
-      {
-        keep = ""; is_binary = 0; is_base = 0; is_off = 0; is_main = 0; skipping = 0
-        for (i = 1; i <= NF; ++i) {
-          line = $i
-          if (line ~ /^#/) continue
-          if (line ~ /^[ \t]/) { if (!skipping) keep = keep line "\n"; else value = value " " line; }
-          else {
-            name = tolower(line); sub(/:.*/, "", name)
-            value = line; sub(/^[^:]*:/, "", value)
-            skipping = (name == "types" || name == "suites" || name == "components" || name == "enabled")
-            if (!skipping) keep = keep line "\n"
-          }
-          if (name == "types" && (" " value " ") ~ /[ \t]deb[ \t]/) is_binary = 1
-          if (name == "suites" && (" " value " ") ~ /[ \t](bookworm|oldstable)[ \t]/) is_base = 1
-          if (name == "components" && (" " value " ") ~ /[ \t]main[ \t]/) is_main = 1
-          if (name == "enabled" && tolower(value) ~ /no|false|0|off/) is_off = 1
-        }
-        if (is_binary && is_base && is_main && !is_off) {
-          printf "Types: deb\nSuites: %s\nComponents: main\n%s", next_release, keep
-          found = 1
-        }
-      }' "${files[@]}"
-  else
-    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do [ -f "$file" ] && files+=("$file"); done
-    [ ${#files[@]} -gt 0 ] || return 0
-    sed -nE 's/^[[:space:]]*deb[[:space:]]+(\[[^]]*\][[:space:]]+)?([^[:space:]]+)[[:space:]]+(bookworm|oldstable)[[:space:]]+([^#]*[[:space:]])?main([[:space:]].*)?$/deb \1\2 '$kNextRelease' main/p' \
-      "${files[@]}" | head -n 1
-  fi
-}
-
 add_next_release() {
   local entry format
   for format in sources list; do
-    entry="$(derive_source $format)"
+    entry="$(derive_apt_source $format deb $kNextRelease 'bookworm|oldstable')"
     [ -n "$entry" ] && break
   done
   [ -n "$entry" ] || return 1
