@@ -53,15 +53,41 @@ endmacro()
 # Fetched projects read their options as variables, also those that know policies before CMP0077 only.
 set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
 
+# ---- Programs without shared libraries, which emulators start without a system around them ----
+option(HEADLANE_STATIC_PROGRAMS "Link all programs statically" OFF)
+if(HEADLANE_STATIC_PROGRAMS)
+  list(PREPEND CMAKE_FIND_LIBRARY_SUFFIXES .a)
+  add_link_options(-static)
+endif()
+
 # ---- SIMD: includes and links reach src/kernels only ----
+set(HEADLANE_HIGHWAY_LIBRARY hwy::hwy)
 find_package(hwy 1.2 CONFIG QUIET)
-if(NOT hwy_FOUND)
+if(HEADLANE_STATIC_PROGRAMS AND hwy_VERSION VERSION_EQUAL 1.2.0)
+  # The package may have a shared library only. The release pinned above is the same one: its few sources are compiled
+  # with the package's headers, so that the objects of the kernels are those of other builds, and ccache has them.
+  FetchContent_Declare(headlane_highway URL "${HEADLANE_HIGHWAY_URL}" URL_HASH "SHA256=${HEADLANE_HIGHWAY_SHA256}"
+    DOWNLOAD_EXTRACT_TIMESTAMP OFF SOURCE_SUBDIR none)  # a folder that does not exist: unpacked, not built
+  FetchContent_MakeAvailable(headlane_highway)
+  set(HEADLANE_HIGHWAY_LIBRARY headlane_highway_static)
+  add_library(headlane_highway_static STATIC)
+  foreach(file abort aligned_allocator per_target print targets timer)
+    target_sources(headlane_highway_static PRIVATE "${headlane_highway_SOURCE_DIR}/hwy/${file}.cc")
+  endforeach()
+  target_include_directories(headlane_highway_static PUBLIC
+    $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
+  # Two of them include themselves, by the path from the source's root. Behind the package's headers, or it replaces them.
+  target_compile_options(headlane_highway_static PRIVATE "-idirafter${headlane_highway_SOURCE_DIR}")
+  target_compile_definitions(headlane_highway_static PUBLIC
+    $<TARGET_PROPERTY:hwy::hwy,INTERFACE_COMPILE_DEFINITIONS>)
+  target_compile_features(headlane_highway_static PRIVATE cxx_std_20)
+elseif(HEADLANE_STATIC_PROGRAMS OR NOT hwy_FOUND)
   set(HWY_ENABLE_TESTS OFF)
   set(HWY_ENABLE_EXAMPLES OFF)
   set(HWY_ENABLE_CONTRIB OFF)
   set(HWY_ENABLE_INSTALL OFF)
   headlane_fetch(HIGHWAY)
-  add_library(hwy::hwy ALIAS hwy)
+  set(HEADLANE_HIGHWAY_LIBRARY hwy)
 endif()
 
 # ---- The tokenizer's patterns ----
