@@ -6,7 +6,7 @@ set -euo pipefail
 usage() {
   cat <<'USAGE'
 usage: tools/build.sh [PRESET] [CMAKE ARGUMENT...] [-- TARGET...]
-  PRESET is one of CMakePresets.json: release (default), dev, clang, minimal, asan-ubsan, tsan. Programs land in build/PRESET/bin.
+  PRESET is one of CMakePresets.json: release (default), dev, clang, minimal, emulated-x86, asan-ubsan, tsan. Programs land in build/PRESET/bin.
   HEADLANE_WITH_ONEDNN=OFF in the environment builds without oneDNN.
 USAGE
 }
@@ -31,9 +31,12 @@ fi
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
 # Always given, so that what an earlier run was told does not stick.
-if [ "$preset" != minimal ]; then
-  if with_onednn; then arguments+=("-DHEADLANE_WITH_ONEDNN=${HEADLANE_WITH_ONEDNN:-AUTO}"); else arguments+=(-DHEADLANE_WITH_ONEDNN=OFF); fi
-fi
+case "$preset" in
+  minimal | emulated-*) ;;  # never with oneDNN, as their presets say
+  *)
+    if with_onednn; then arguments+=("-DHEADLANE_WITH_ONEDNN=${HEADLANE_WITH_ONEDNN:-AUTO}"); else arguments+=(-DHEADLANE_WITH_ONEDNN=OFF); fi
+    ;;
+esac
 if ! cmake --preset "$preset" "${arguments[@]}" >"$log" 2>&1; then
   cat "$log" >&2
   die "cmake could not configure preset $preset"
