@@ -274,7 +274,8 @@ void RotatePairs(float* even, float* odd, int64_t stride, const float* cos, cons
 }
 
 ElementwiseKernels ElementwiseTable() {
-  return {&RmsNormRow, &SiluMulRow, &AddRow, &ScaleRow, &StoreRow, &LogSumExpRow, &RotatePairs};
+  return {&RmsNormRow, &SiluMulRow,   &AddRow,      &ScaleRow,
+          &StoreRow,   &LogSumExpRow, &RotatePairs, hwy::TargetName(HWY_TARGET)};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -167,7 +167,7 @@ struct QkRowsArgs {
   DType k_dtype;       // converted exactly
   int64_t row_stride;  // elements between keys
   int64_t num_keys;    // 1 .. 128
-  int64_t ahead;       // keys so far behind are prefetched; 0: none
+  int64_t ahead;       // what is so many bytes behind each row's bytes is prefetched meanwhile; 0: nothing
   float* scratch;      // 2 tiles of f32
   float* s;            // [rows][kBlockKeys]: lanes of keys that do not exist in the last tile are undefined
 };
@@ -189,6 +189,9 @@ struct PvRowsArgs {
                          // out, whatever its v holds
 };
 
+// What each translation unit says it was compiled for (`compiled_for`) is known in the namespace of a target only, and
+// so tells a test that the target which was asked for is the one that runs.
+
 // Everything of one element type of K and V. `qk` and `pv` are for any number of rows.
 struct KvKernels {
   void (*qk)(const QkArgs&) noexcept;
@@ -197,6 +200,7 @@ struct KvKernels {
   void (*pack_v)(const PackTileArgs&) noexcept;
   void (*widen_k)(const WidenTileArgs&) noexcept;  // nullptr for f32
   void (*widen_v)(const WidenTileArgs&) noexcept;
+  const char* compiled_for;
 };
 
 struct SoftmaxKernels {
@@ -210,6 +214,7 @@ struct SoftmaxKernels {
   void (*exp)(const float* x, int64_t n, float* y) noexcept;
   void (*log)(const float* x, int64_t n, float* y) noexcept;
   void (*tanh)(const float* x, int64_t n, float* y) noexcept;
+  const char* compiled_for;
 };
 
 struct ElementwiseKernels {
@@ -223,6 +228,7 @@ struct ElementwiseKernels {
   float (*log_sum_exp)(const float* x, int64_t n) noexcept;
   // Rotates num_pairs pairs: even[i * stride], odd[i * stride] in place.
   void (*rope)(float* even, float* odd, int64_t stride, const float* cos, const float* sin, int64_t num_pairs) noexcept;
+  const char* compiled_for;
 };
 
 // What the micro-kernel holds in registers at a time: rows x cols vectors of so many lanes.
@@ -235,7 +241,9 @@ struct RegisterBlock {
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
 struct KernelTable {
   const char* target;
-  KvKernels kv[kNumDTypes];  // by DType of the stored keys or values
+  const char* compiled_for[7];  // of all translation units: kv by DType, rows, softmax, elementwise, linear
+  int vector_bytes;             // of this target on this machine
+  KvKernels kv[kNumDTypes];     // by DType of the stored keys or values
   void (*k_to_v_tile)(const KToVTileArgs&) noexcept;
   void (*qk_rows)(const QkRowsArgs&) noexcept;
   void (*pv_rows)(const PvRowsArgs&) noexcept;

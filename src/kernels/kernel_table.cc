@@ -13,6 +13,7 @@
 #include "hwy/targets.h"
 #include "kernels/kernel_api.h"
 #include "kernels/tables.h"
+#include "kernels/targets_for_test.h"
 
 namespace headlane {
 namespace internal {
@@ -25,21 +26,33 @@ struct Registry {
   KernelTable tables[kMaxTargets];
   int64_t targets[kMaxTargets];
   int num = 0;
+  const KernelTable* best = nullptr;  // of those that the CPU lists
   std::atomic<const KernelTable*> active{nullptr};
   Status environment;
 };
 
+// Targets that count as supported whatever the CPU says, and whether it is too late to name some.
+std::atomic<int64_t> added_targets{0};
+std::atomic<bool> is_filled{false};
+
 KernelTable MakeTable(int64_t target) {
+  const KvKernels f32 = KvF32(target), f16 = KvF16(target), bf16 = KvBF16(target);
   const RowsKernels rows = Rows(target);
+  const SoftmaxKernels softmax = Softmax(target);
+  const ElementwiseKernels elementwise = Elementwise(target);
+  const LinearKernels linear = Linear(target);
   return {hwy::TargetName(target),
-          {KvF32(target), KvF16(target), KvBF16(target)},
+          {f32.compiled_for, f16.compiled_for, bf16.compiled_for, rows.compiled_for, softmax.compiled_for,
+           elementwise.compiled_for, linear.compiled_for},
+          linear.vector_bytes,
+          {f32, f16, bf16},
           KToVTile(target),
           rows.qk,
           rows.pv,
-          Softmax(target),
-          Elementwise(target),
-          LinearF32(target),
-          RegisterBlockOf(target)};
+          softmax,
+          elementwise,
+          linear.f32,
+          linear.register_block};
 }
 
 const KernelTable* Find(Registry& registry, const char* name) {
@@ -49,24 +62,31 @@ const KernelTable* Find(Registry& registry, const char* name) {
   return nullptr;
 }
 
-Status NoSuchTarget(const char* name) {
+// One of HWY_TARGETS, or 0.
+int64_t BuiltTarget(const char* name) {
   for (int64_t bits = HWY_TARGETS; bits != 0; bits &= bits - 1) {
-    if (std::strcmp(hwy::TargetName(bits & -bits), name) == 0) {
-      return MakeStatus(StatusCode::kUnsupported, "SIMD target '%s' is built, but this machine can't run it", name);
-    }
+    if (std::strcmp(hwy::TargetName(bits & -bits), name) == 0) return bits & -bits;
   }
+  return 0;
+}
+
+Status NoSuchTarget(const char* name) {
+  if (BuiltTarget(name) != 0)
+    return MakeStatus(StatusCode::kUnsupported, "SIMD target '%s' is built, but this machine can't run it", name);
   return MakeStatus(StatusCode::kNotFound, "SIMD target '%s' is not in this build", name);
 }
 
 // Best first: Highway gives better targets of one platform lower bits.
 void Fill(Registry& registry) {
-  for (int64_t bits = HWY_TARGETS & hwy::SupportedTargets(); bits != 0 && registry.num < kMaxTargets;
-       bits &= bits - 1) {
+  is_filled = true;
+  const int64_t supported = HWY_TARGETS & hwy::SupportedTargets();
+  for (int64_t bits = supported | added_targets; bits != 0 && registry.num < kMaxTargets; bits &= bits - 1) {
     const int64_t target = bits & -bits;
     registry.targets[registry.num] = target;
-    registry.tables[registry.num++] = MakeTable(target);
+    KernelTable& table = registry.tables[registry.num++] = MakeTable(target);
+    if (registry.best == nullptr && (supported & target) != 0) registry.best = &table;
   }
-  registry.active = &registry.tables[0];
+  registry.active = registry.best;
   const char* name = std::getenv("HEADLANE_TARGET");
   if (name == nullptr || *name == '\0') return;
   if (const KernelTable* table = Find(registry, name)) {
@@ -86,16 +106,15 @@ Registry& TheRegistry() {
 // Targets without fused multiply-add: their bits differ.
 bool HasFma(int64_t target) { return (target & (HWY_SSE2 | HWY_SSSE3 | HWY_SSE4 | HWY_EMU128 | HWY_SCALAR)) == 0; }
 
-int VectorBytes(int64_t target) {
-#if HWY_ARCH_X86
-  return target <= HWY_AVX3 ? 64 : target <= HWY_AVX2 ? 32 : 16;
-#else
-  (void)target;
-  return static_cast<int>(hwy::VectorBytes());
-#endif
-}
-
 }  // namespace
+
+Status AddTargetForTest(const char* name) noexcept {
+  const int64_t target = BuiltTarget(name);
+  if (target == 0) return NoSuchTarget(name);
+  if (is_filled) return MakeStatus(StatusCode::kFailedPrecondition, "the library is in use, too late for '%s'", name);
+  added_targets |= target;
+  return OkStatus();
+}
 
 const KernelTable& ActiveKernels() noexcept { return *TheRegistry().active.load(std::memory_order_acquire); }
 
@@ -108,7 +127,7 @@ int ListTargets(TargetInfo* infos, int capacity) noexcept {
     if (n >= capacity) continue;
     const int64_t target = bits & -bits;
     const internal::KernelTable* table = internal::Find(registry, hwy::TargetName(target));
-    infos[n] = {hwy::TargetName(target), table == nullptr ? 0 : internal::VectorBytes(target), internal::HasFma(target),
+    infos[n] = {hwy::TargetName(target), table == nullptr ? 0 : table->vector_bytes, internal::HasFma(target),
                 table != nullptr, table != nullptr && table == registry.active.load()};
   }
   return n;
@@ -118,13 +137,13 @@ TargetInfo ActiveTarget() noexcept {
   internal::Registry& registry = internal::TheRegistry();
   const internal::KernelTable* active = registry.active.load();
   const int64_t target = registry.targets[active - registry.tables];
-  return {active->target, internal::VectorBytes(target), internal::HasFma(target), true, true};
+  return {active->target, active->vector_bytes, internal::HasFma(target), true, true};
 }
 
 Status ForceTarget(const char* name) noexcept {
   internal::Registry& registry = internal::TheRegistry();
   if (name == nullptr || *name == '\0') {
-    registry.active = &registry.tables[0];
+    registry.active = registry.best;
     return OkStatus();
   }
   const internal::KernelTable* table = internal::Find(registry, name);

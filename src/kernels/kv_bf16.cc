@@ -15,7 +15,8 @@ namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
 KvKernels KvBF16Table() {
-  return {&Qk<BF16Tile>, &Pv<BF16Tile>, &PackK<BF16Tile>, &PackV<BF16Tile>, &WidenK<BF16Tile>, &WidenV<BF16Tile>};
+  return {&Qk<BF16Tile>,     &Pv<BF16Tile>,     &PackK<BF16Tile>,           &PackV<BF16Tile>,
+          &WidenK<BF16Tile>, &WidenV<BF16Tile>, hwy::TargetName(HWY_TARGET)};
 }
 
 }  // namespace HWY_NAMESPACE

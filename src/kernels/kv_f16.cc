@@ -15,7 +15,13 @@ namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
 KvKernels KvF16Table() {
-  return {&Qk<F16Tile>, &Pv<F16Tile>, &PackK<F16Tile>, &PackV<F16Tile>, &WidenK<F16Tile>, &WidenV<F16Tile>};
+  return {&Qk<F16Tile>,
+          &Pv<F16Tile>,
+          &PackK<F16Tile>,
+          &PackV<F16Tile>,
+          &WidenK<F16Tile>,
+          &WidenV<F16Tile>,
+          hwy::TargetName(HWY_TARGET)};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -14,7 +14,9 @@ HWY_BEFORE_NAMESPACE();
 namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
-KvKernels KvF32Table() { return {&Qk<F32Tile>, &Pv<F32Tile>, &PackK<F32Tile>, &PackV<F32Tile>, nullptr, nullptr}; }
+KvKernels KvF32Table() {
+  return {&Qk<F32Tile>, &Pv<F32Tile>, &PackK<F32Tile>, &PackV<F32Tile>, nullptr, nullptr, hwy::TargetName(HWY_TARGET)};
+}
 
 KToVTileFn KToVTileTable() { return &KToVTile; }
 

@@ -57,14 +57,15 @@ void LinearF32Block(const LinearArgs& args) noexcept {
                   MakeLinearIO{args, per_tile, kTileKeys / per_tile});
 }
 
-LinearF32Fn LinearF32Table() { return &LinearF32Block; }
-
 RegisterBlock BlockOfRows(int64_t rows) noexcept {
   const int64_t group = RowGroups(rows).size(0);
   return {group, MaxCols(static_cast<int>(group)), kTileKeys / VectorsPerTile()};
 }
 
-RegisterBlockFn RegisterBlockTable() { return &BlockOfRows; }
+LinearKernels LinearTable() {
+  return {&LinearF32Block, &BlockOfRows, static_cast<int>(hn::Lanes(hn::ScalableTag<uint8_t>())),
+          hwy::TargetName(HWY_TARGET)};
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headlane::internal
@@ -72,9 +73,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace headlane::internal {
-HWY_EXPORT(LinearF32Table);
-HWY_EXPORT(RegisterBlockTable);
-LinearF32Fn LinearF32(int64_t target) { return HEADLANE_CALL_FOR_TARGET(LinearF32Table, target); }
-RegisterBlockFn RegisterBlockOf(int64_t target) { return HEADLANE_CALL_FOR_TARGET(RegisterBlockTable, target); }
+HWY_EXPORT(LinearTable);
+LinearKernels Linear(int64_t target) { return HEADLANE_CALL_FOR_TARGET(LinearTable, target); }
 }  // namespace headlane::internal
 #endif

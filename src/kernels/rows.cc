@@ -48,17 +48,9 @@ struct MakeRowsQkIO {
   HWY_INLINE MakeRowsQkIO WithoutPrefetch() const { return *this; }
 };
 
-// Prefetches part `part` of `num_parts` of a tile's rows to L2, row by row: in that order memory gives the most.
-template <class T>
-HWY_INLINE void PrefetchPart(const T* tile, int64_t row_stride, int64_t dim, int64_t part, int64_t num_parts) {
-  const int64_t begin = kTileKeys * part / num_parts, end = kTileKeys * (part + 1) / num_parts;
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-  for (int64_t key = begin; key < end; ++key) {
-    const T* const row = tile + key * row_stride;
-    for (int64_t i = 0; i < dim; i += kLine) __builtin_prefetch(row + i, 0, 2);
-  }
-}
-
+#ifndef HLPF
+#define HLPF 3
+#endif
 // Through tiles in L1: what the registers cannot do, and rows so many that a tile is used often enough to pay for being
 // stored. From `first_key` on.
 void QkRowsInTiles(const QkRowsArgs& args, int64_t first_key) {
@@ -99,6 +91,20 @@ struct Keys8 {
   HWY_INLINE Keys8(const T* first, int64_t s) : p0(first), p3(first + 3 * s), p6(first + 6 * s), stride(s) {}
   HWY_INLINE void Advance(int64_t n) { p0 += n, p3 += n, p6 += n; }
 };
+
+template <int N, class T>
+HWY_INLINE void PrefetchLine(const Keys8<T>& keys, int64_t ahead) {
+  const T *p0 = keys.p0 + ahead, *p3 = keys.p3 + ahead, *p6 = keys.p6 + ahead;
+  const int64_t s = keys.stride;
+  __builtin_prefetch(p0, 0, HLPF);
+  __builtin_prefetch(p0 + s, 0, HLPF);
+  __builtin_prefetch(p0 + 2 * s, 0, HLPF);
+  __builtin_prefetch(p3, 0, HLPF);
+  __builtin_prefetch(p3 + s, 0, HLPF);
+  __builtin_prefetch(p3 + 2 * s, 0, HLPF);
+  __builtin_prefetch(p6, 0, HLPF);
+  __builtin_prefetch(p6 + s, 0, HLPF);
+}
 
 // 16 bytes of two keys, as words.
 HWY_INLINE VPack LoadWords(const uint16_t* key, const uint16_t* second) {
@@ -175,12 +181,13 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
   const int64_t pitch = args.q_pitch;
   VPack l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
   VPack h0 = l0, h1 = l0, h2 = l0, h3 = l0;
-  const int64_t ahead = args.ahead * args.row_stride;
-  const int64_t num_lines = args.qk_dim / kLineFeatures;
-  int64_t line = 0;
+  const int64_t ahead = args.ahead / static_cast<int64_t>(sizeof(typename Row::T));
   int64_t left = args.qk_dim;
   for (; left >= kLineFeatures; left -= kLineFeatures) {
-    if (args.ahead != 0) PrefetchPart(k + ahead, args.row_stride, args.qk_dim, line++, num_lines);
+    if (args.ahead != 0) {
+      PrefetchLine<8>(low, ahead);
+      PrefetchLine<8>(high, ahead);
+    }
     for (int64_t begin = 0; begin < kLineFeatures; begin += kChunk) {
       for (int64_t i = begin; i < begin + kChunk; i += kStep) AddStep<kRows, Row>(low, i, q + i, pitch, l0, l1, l2, l3);
       for (int64_t i = begin; i < begin + kChunk; i += kStep)
@@ -279,7 +286,9 @@ struct RowsPvIO {
   HWY_INLINE static constexpr int64_t APitch() { return kBlockKeys; }
   HWY_INLINE const T* B(int c, int64_t) const { return v + (col + c) * lanes; }
   HWY_INLINE int64_t LineStep() const { return args.row_stride; }
-  HWY_INLINE const T* Ahead(const T* line) const { return line; }
+  HWY_INLINE const T* Ahead(const T* line) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(line) + args.ahead);
+  }
   HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
   HWY_INLINE VF Load(DF d, int r, int c) const {
     if (first_key > 0) return hn::Load(d, O(r, c));
@@ -289,9 +298,9 @@ struct RowsPvIO {
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
 };
 
-template <class Element>
+template <class Element, bool kAhead>
 struct MakeRowsPvIO {
-  static constexpr bool kPrefetch = false;
+  static constexpr bool kPrefetch = kAhead;
   static constexpr bool kOneTile = false;
   const PvRowsArgs& args;
   const typename Element::T* v;
@@ -299,7 +308,7 @@ struct MakeRowsPvIO {
   HWY_INLINE RowsPvIO<Element> IO(int64_t row0, int64_t col) const {
     return {args, v, first_key, row0, first_col + col, lanes};
   }
-  HWY_INLINE MakeRowsPvIO WithoutPrefetch() const { return *this; }
+  HWY_INLINE MakeRowsPvIO<Element, false> WithoutPrefetch() const { return {args, v, first_key, first_col, lanes}; }
 };
 
 // Leaves out the keys that do not count, one row at a time: values of any kind may stand there.
@@ -346,9 +355,12 @@ HWY_INLINE void PvRowsOf(const PvRowsArgs& args) {
     const int64_t num_keys = HWY_MIN(kTileKeys, args.num_keys - key);
     for (int64_t part = 0; part < num_parts; ++part) {
       const int64_t col = part * step;
-      if (args.ahead != 0) PrefetchPart(v + args.ahead * args.row_stride, args.row_stride, args.v_dim, part, num_parts);
-      BlockedMultiply(args.rows, HWY_MIN(step, num_cols - col), 1, num_keys,
-                      MakeRowsPvIO<Element>{args, v, key, col, lanes});
+      const MakeRowsPvIO<Element, true> make{args, v, key, col, lanes};
+      if (args.ahead != 0) {
+        BlockedMultiply(args.rows, HWY_MIN(step, num_cols - col), 1, num_keys, make);
+      } else {
+        BlockedMultiply(args.rows, HWY_MIN(step, num_cols - col), 1, num_keys, make.WithoutPrefetch());
+      }
     }
   }
 }
@@ -364,7 +376,7 @@ void PvRows(const PvRowsArgs& args) noexcept {
   }
 }
 
-RowsKernels RowsTable() { return {&QkRows, &PvRows}; }
+RowsKernels RowsTable() { return {&QkRows, &PvRows, hwy::TargetName(HWY_TARGET)}; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headlane::internal

@@ -315,8 +315,8 @@ void LogArray(const float* x, int64_t n, float* y) noexcept { Apply(LogOp(), x, 
 void TanhArray(const float* x, int64_t n, float* y) noexcept { Apply(TanhOp(), x, n, y); }
 
 SoftmaxKernels SoftmaxTable() {
-  return {&ModifyScores,        &SoftmaxBlock, &Reduce,   &Fold,     &Finish,
-          &ExpNonPositiveArray, &ExpArray,     &LogArray, &TanhArray};
+  return {&ModifyScores,        &SoftmaxBlock, &Reduce,   &Fold,      &Finish,
+          &ExpNonPositiveArray, &ExpArray,     &LogArray, &TanhArray, hwy::TargetName(HWY_TARGET)};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -16,14 +16,18 @@ KToVTileFn KToVTile(int64_t target);
 struct RowsKernels {
   void (*qk)(const QkRowsArgs&) noexcept;
   void (*pv)(const PvRowsArgs&) noexcept;
+  const char* compiled_for;
 };
 RowsKernels Rows(int64_t target);
 SoftmaxKernels Softmax(int64_t target);
 ElementwiseKernels Elementwise(int64_t target);
-using LinearF32Fn = void (*)(const LinearArgs&) noexcept;
-LinearF32Fn LinearF32(int64_t target);
-using RegisterBlockFn = RegisterBlock (*)(int64_t rows) noexcept;
-RegisterBlockFn RegisterBlockOf(int64_t target);
+struct LinearKernels {
+  void (*f32)(const LinearArgs&) noexcept;
+  RegisterBlock (*register_block)(int64_t rows) noexcept;
+  int vector_bytes;
+  const char* compiled_for;
+};
+LinearKernels Linear(int64_t target);
 
 }  // namespace headlane::internal
 
