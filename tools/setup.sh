@@ -57,6 +57,7 @@ if $want_ci; then
   need_program clang-format-19 clang-format-19
   need_program clang-tidy-19 clang-tidy-19
   need_program llvm-symbolizer-19 llvm-19
+  need_program make make  # builds the emulator of tools/test_avx512.sh
 fi
 
 if ! have apt-get; then
