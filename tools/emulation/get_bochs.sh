@@ -51,10 +51,12 @@ configure_source() {
 build_bochs() {
   local work="$kEmulator/work"
   rm -rf "$work"
-  mkdir -p "$work/source" "$work/build"
+  mkdir -p "$work/build"
   fetch_source bochs=3.0+dfsg-1 $kSha256 "$HEADLANE_ROOT/build/deps/archives/bochs-$kVersion.tar.xz" ||
     unavailable "the sources of Bochs could not be fetched"
-  tar -xf "$HEADLANE_ROOT/build/deps/archives/bochs-$kVersion.tar.xz" -C "$work/source" --strip-components=1
+  # Not tar: it would need a program for xz.
+  python3 -m tarfile -e "$HEADLANE_ROOT/build/deps/archives/bochs-$kVersion.tar.xz" "$work"
+  mv "$work"/bochs-*/ "$work/source"
   (cd "$work/source" && patch_source)
   say "building Bochs $kVersion with $(num_jobs) jobs (two minutes on two processors)"
   (cd "$work/build" && configure_source && make -j "$(num_jobs)" bochs) >"$kEmulator/build.log" 2>&1 ||
@@ -104,6 +106,7 @@ is_current() { [ "$(cat "$kEmulator/$1.stamp" 2>/dev/null)" = "$2" ]; }
 sum() { sha256sum | cut -c 1-16; }
 
 [ "$(uname -m)" = x86_64 ] || unavailable "the programs to run in it are built on x86-64"
+command -v make >/dev/null || unavailable "make, which builds it, is not installed"
 mkdir -p "$kEmulator"
 exec 9>"$kEmulator/lock"
 flock 9
