@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""The check for spills on small made-up disassemblies: it must find what it is there for, and nothing else."""
+
+import contextlib
+import io
+import pathlib
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "lib"))
+import check_spills  # noqa: E402
+
+HEAD = "0000000000000000 <void headlane::internal::N_AVX2::Group<4>::operator()() const>:\n"
+
+
+def x86(*loop, before=(), after=("ret",), head=HEAD):
+    """A function with one loop of these instructions, four bytes each, from address 0x40 on."""
+    lines = [f"  {4 * i:x}:\t{text}" for i, text in enumerate(before)]
+    lines += [f"  {0x40 + 4 * i:x}:\t{text}" for i, text in enumerate([*loop, "jne    40 <f+0x40>"])]
+    lines += [f"  {0x40 + 4 * (len(loop) + 1 + i):x}:\t{text}" for i, text in enumerate(after)]
+    return (head + "\n".join(lines)).splitlines()
+
+
+FMA = "vfmadd231ps %ymm1,%ymm2,%ymm0"
+FMAS = (FMA,) * 4
+
+
+class Checks(unittest.TestCase):
+    def run_on(self, lines, target="N_AVX2", *arguments):
+        self.output = io.StringIO()
+        with contextlib.redirect_stdout(self.output):
+            return check_spills.main(["--target", target, *arguments], lines)
+
+
+class X86Test(Checks):
+    def test_clean_loop_passes(self):
+        clean = x86("vmovaps (%rax),%ymm1", "vbroadcastss 0x10(%rdx),%ymm2", *FMAS, "add    $0x20,%rax",
+                    before=("vmovaps %ymm3,0x20(%rsp)",), after=("vmovaps 0x20(%rsp),%ymm3", "ret"))
+        self.assertEqual(self.run_on(clean), 0, self.output.getvalue())
+        self.assertIn("1 loops of multiply-adds, 0 with spills", self.output.getvalue())
+
+    def test_spills_are_found(self):
+        for spill in ("vmovaps %ymm3,0x20(%rsp)", "vmovaps 0x20(%rsp),%ymm3", "vmovups %zmm17,-0x40(%rbp)", "vmovaps (%rsp),%ymm3",
+                      "vfmadd231ps 0x20(%rsp),%ymm2,%ymm0", "vmovdqa64 %zmm3,0x40(%rsp,%rax,1)"):
+            self.assertEqual(self.run_on(x86(*FMAS, spill)), 1, spill)
+            self.assertIn(spill, self.output.getvalue())
+            self.assertIn("Group<4>", self.output.getvalue())
+
+    def test_other_registers_may_go_to_the_stack(self):
+        # Addresses and counters of the outer loops: one of them costs nothing beside the vectors.
+        self.assertEqual(self.run_on(x86(*FMAS, "mov    0x20(%rsp),%rax", "mov    %rax,0x28(%rsp)", "add    (%rsp),%rax")), 0)
+
+    def test_no_loop_is_an_error(self):
+        straight = (HEAD + "\n".join(f"  {4 * i:x}:\t{FMA}" for i in range(8)) + "\n  20:\tret").splitlines()
+        self.assertEqual(self.run_on(straight), 2)
+        self.assertEqual(self.run_on([]), 2)
+        self.assertEqual(self.run_on(x86("vaddps %ymm1,%ymm2,%ymm0", "vmovaps %ymm3,0x20(%rsp)")), 2)
+        self.assertEqual(self.run_on(x86(*FMAS), "N_AVX3"), 2)
+        self.assertEqual(self.run_on(x86(*FMAS), "N_AVX2", "--functions", "Pv"), 2)
+        self.assertIn("nothing was checked", self.output.getvalue())
+
+    def test_only_the_innermost_loop_counts(self):
+        # The outer loop, 0x20 .. 0x60, stores what the inner one has computed.
+        lines = (HEAD + """  20:\tvmovaps 0x20(%rsp),%ymm0
+  30:\tvfmadd231ps %ymm1,%ymm2,%ymm0
+  34:\tvfmadd231ps %ymm1,%ymm2,%ymm3
+  38:\tvfmadd231ps %ymm1,%ymm2,%ymm4
+  3c:\tvfmadd231ps %ymm1,%ymm2,%ymm5
+  40:\tjne    30 <f+0x30>
+  44:\tvmovaps %ymm0,0x20(%rsp)
+  60:\tjb     20 <f+0x20>
+  64:\tret""").splitlines()
+        self.assertEqual(self.run_on(lines), 0, self.output.getvalue())
+
+    def test_blocks_that_were_moved_away(self):
+        # The part with the spill stands behind the function's return, and is part of the loop all the same.
+        lines = (HEAD + """  30:\tvfmadd231ps %ymm1,%ymm2,%ymm0
+  34:\tvfmadd231ps %ymm1,%ymm2,%ymm3
+  38:\tvfmadd231ps %ymm1,%ymm2,%ymm4
+  3c:\tjae    60 <f+0x60>
+  40:\tvfmadd231ps %ymm1,%ymm2,%ymm5
+  44:\tjne    30 <f+0x30>
+  48:\tret
+  60:\tvmovaps %ymm0,0x20(%rsp)
+  64:\tjmp    40 <f+0x40>""").splitlines()
+        self.assertEqual(self.run_on(lines), 1)
+        # A jump backwards is no loop where nothing leads on to it again.
+        lines = (HEAD + """  30:\tvfmadd231ps %ymm1,%ymm2,%ymm0
+  34:\tvfmadd231ps %ymm1,%ymm2,%ymm3
+  38:\tret
+  40:\tvfmadd231ps %ymm1,%ymm2,%ymm0
+  44:\tvfmadd231ps %ymm1,%ymm2,%ymm3
+  48:\tvmovaps %ymm0,0x20(%rsp)
+  4c:\tjmp    30 <f+0x30>""").splitlines()
+        self.assertEqual(self.run_on(lines), 2)
+
+    def test_several_functions(self):
+        lines = x86(*FMAS) + [""] + x86(*FMAS, "vmovaps %ymm3,0x20(%rsp)", head=HEAD.replace("<4>", "<6>"))
+        self.assertEqual(self.run_on(lines), 1)
+        self.assertIn("2 loops of multiply-adds, 1 with spills", self.output.getvalue())
+        self.assertEqual(self.run_on(lines, "N_AVX2", "--functions", "<4>"), 0)
+        # The same name twice, as local copies of a function have it, hides neither.
+        lines = x86(*FMAS, "vmovaps %ymm3,0x20(%rsp)") + [""] + x86(*FMAS)
+        self.assertEqual(self.run_on(lines), 1)
+
+
+class ArmTest(Checks):
+    HEAD = "0000000000000000 <void headlane::internal::{}::Group<4>::operator()() const>:\n"
+
+    def arm(self, target, *loop):
+        lines = [f"  {0x40 + 4 * i:x}:\t{text}" for i, text in enumerate([*loop, "b.ne\t40 <f+0x40>  // b.any", "ret"])]
+        return (self.HEAD.format(target) + "\n".join(lines)).splitlines()
+
+    def test_neon(self):
+        fmas = ("fmla\tv0.4s, v1.4s, v2.4s", "fmla\tv3.4s, v1.4s, v2.s[1]") * 2
+        self.assertEqual(self.run_on(self.arm("N_NEON", "ldr\tq1, [x0], #16", "ldp\tq4, q5, [x1]", *fmas), "N_NEON"), 0, self.output.getvalue())
+        for spill in ("str\tq3, [sp, #32]", "ldp\tq3, q4, [sp, #64]", "ldr\tq3, [x29, #-16]", "st1\t{v3.4s}, [sp]"):
+            self.assertEqual(self.run_on(self.arm("N_NEON", *fmas, spill), "N_NEON"), 1, spill)
+        for other in ("ldr\tx3, [sp, #32]", "stp\tx29, x30, [sp, #-16]!", "ldr\tw0, [sp]"):
+            self.assertEqual(self.run_on(self.arm("N_NEON", *fmas, other), "N_NEON"), 0, other)
+
+    def test_sve(self):
+        fmas = ("fmla\tz0.s, p0/m, z1.s, z2.s", "fmad\tz3.s, p0/m, z1.s, z2.s") * 2
+        self.assertEqual(self.run_on(self.arm("N_SVE_256", "ld1w\t{z1.s}, p0/z, [x0]", *fmas), "N_SVE_256"), 0, self.output.getvalue())
+        for spill in ("str\tz3, [sp, #1, mul vl]", "ldr\tz3, [sp]", "st1w\t{z3.s}, p0, [sp, #1, mul vl]", "ld1w\t{z3.s}, p0/z, [sp]"):
+            self.assertEqual(self.run_on(self.arm("N_SVE_256", *fmas, spill), "N_SVE_256"), 1, spill)
+
+    def test_loops_that_end_with_compare_and_branch(self):
+        lines = [line.replace("b.ne\t40 <f+0x40>  // b.any", "cbnz\tx3, 40 <f+0x40>")
+                 for line in self.arm("N_NEON", *["fmla\tv0.4s, v1.4s, v2.4s"] * 4, "str\tq3, [sp]")]
+        self.assertEqual(self.run_on(lines, "N_NEON"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Fails when a hot loop of a kernel stores or loads a vector register on the stack: a register block too large.
+
+Reads the disassembly (objdump -d) of an object file, finds innermost loops that are made of multiply-adds, and looks
+for vectors that go to the stack or come from it. Called by tools/check_spills.sh.
+
+    objdump -d --no-show-raw-insn -C -w FILE.o | check_spills.py --target N_AVX2 --functions REGEX
+
+No loop found is an error: then the check proves nothing.
+"""
+
+import argparse
+import re
+import sys
+
+FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:$")
+INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s*(?:[0-9a-f]{2,8} )*\s*([a-z][a-z0-9.]*)\s*(.*)$")
+MIN_MULTIPLY_ADDS = 4  # in a loop, or it is none of those that time is spent in
+
+X86_FMA = re.compile(r"vfn?m(?:add|sub)\d+[ps][sdh]$")
+X86_JUMP = re.compile(r"j[a-z]+$")
+X86_VECTOR = re.compile(r"%[xyz]mm\d+")
+X86_STACK = re.compile(r"\((?:%rsp|%rbp)\b")
+ARM_FMA = re.compile(r"(?:fmla|fmls|fmad|fmsb|bfmlalb|bfmlalt|bfmmla)$")
+ARM_JUMP = re.compile(r"(?:b|b\.[a-z]+|cbn?z|tbn?z)$")
+ARM_STACK = re.compile(r"\[(?:sp|x29)\b")
+ARM_VECTOR = re.compile(r"(?:[{ ,]|^)(?:[qdv]\d+\b|z\d+\b)")
+ARM_MEMORY = re.compile(r"(?:ld|st)[a-z0-9]+$")
+
+
+class Instruction:
+    def __init__(self, address, name, operands):
+        self.address = address
+        self.name = name
+        self.operands = operands
+
+    def is_x86(self):
+        return "%" in self.operands
+
+    def is_multiply_add(self):
+        return bool(X86_FMA.match(self.name) or ARM_FMA.match(self.name)) and not (
+            # A scalar one is none of ours.
+            self.name.endswith(("ss", "sd", "sh")) or re.match(r"[hsd]\d+,", self.operands))
+
+    def jump_target(self):
+        if not (X86_JUMP.match(self.name) or ARM_JUMP.match(self.name)):
+            return None
+        match = re.search(r"(?:^|[ ,])(?:0x)?([0-9a-f]+)(?: <.*>)?$", self.operands.split("//")[0].strip())
+        return int(match.group(1), 16) if match else None
+
+    def never_falls_through(self):
+        return self.name in ("jmp", "jmpq", "ret", "retq", "b", "br", "ud2", "hlt", "brk")
+
+    def ends_block(self):
+        return self.never_falls_through() or self.jump_target() is not None
+
+    def is_spill(self):
+        """Whether a vector goes to the stack or comes from it, in an operand of arithmetic too."""
+        operands = self.operands.split("#")[0].split("//")[0]
+        if self.is_x86():
+            return bool(X86_STACK.search(operands) and X86_VECTOR.search(operands))
+        return bool(ARM_MEMORY.match(self.name) and ARM_STACK.search(operands) and ARM_VECTOR.search(operands.split("[")[0]))
+
+    def __str__(self):
+        return f"{self.address:x}: {self.name} {self.operands}"
+
+
+def parse(lines):
+    """{function: [Instruction]}; functions of the same name are numbered."""
+    functions, current = {}, None
+    for line in lines:
+        match = FUNCTION.match(line.rstrip())
+        if match:
+            name, number = match.group(1), 2
+            while name in functions:
+                name, number = f"{match.group(1)} #{number}", number + 1
+            current = functions[name] = []
+            continue
+        match = INSTRUCTION.match(line.rstrip())
+        if match and current is not None:
+            current.append(Instruction(int(match.group(1), 16), match.group(2), match.group(3).strip()))
+    return functions
+
+
+def basic_blocks(instructions):
+    """[(begin, end)] of index ranges, and for each the blocks that may come next."""
+    index = {instruction.address: i for i, instruction in enumerate(instructions)}
+    starts = {0}
+    for i, instruction in enumerate(instructions):
+        if instruction.ends_block():
+            starts.add(i + 1)
+            target = index.get(instruction.jump_target())
+            if target is not None:
+                starts.add(target)
+    bounds = sorted(starts - {len(instructions)}) + [len(instructions)]
+    blocks = list(zip(bounds, bounds[1:]))
+    block_at = {begin: number for number, (begin, _) in enumerate(blocks)}
+    following = []
+    for number, (_, end) in enumerate(blocks):
+        last = instructions[end - 1]
+        targets = {block_at.get(index.get(last.jump_target()))}
+        if not last.never_falls_through():
+            targets.add(number + 1 if number + 1 < len(blocks) else None)
+        following.append(sorted(targets - {None}))
+    return blocks, following
+
+
+def components(nodes, following):
+    """Strongly connected components that are loops (Tarjan, without recursion)."""
+    order, low, stack, on_stack, found = {}, {}, [], set(), []
+    for root in nodes:
+        if root in order:
+            continue
+        work = [(root, iter(following[root]))]
+        order[root] = low[root] = len(order)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, rest = work[-1]
+            for target in rest:
+                if target not in nodes:
+                    continue
+                if target not in order:
+                    order[target] = low[target] = len(order)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(following[target])))
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], order[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    component = set()
+                    while True:
+                        member = stack.pop()
+                        on_stack.remove(member)
+                        component.add(member)
+                        if member == node:
+                            break
+                    if len(component) > 1 or node in following[node]:
+                        found.append(component)
+    return found
+
+
+def innermost_loops(instructions):
+    """[[Instruction]]: loops of the control flow graph with no loop inside. Where compilers put blocks does not matter."""
+    if not instructions:
+        return []
+    blocks, following = basic_blocks(instructions)
+    innermost, work = [], components(set(range(len(blocks))), following)
+    while work:
+        loop = work.pop()
+        headers = {target for node, targets in enumerate(following) if node not in loop for target in targets} & loop
+        # Without its headers a loop falls apart into those inside.
+        inner = components(loop - (headers or {min(loop)}), following)
+        if inner:
+            work += inner
+        else:
+            innermost.append([instruction for node in sorted(loop) for instruction in instructions[slice(*blocks[node])]])
+    return sorted(innermost, key=lambda loop: loop[0].address)
+
+
+class Loop:
+    def __init__(self, function, instructions):
+        self.function = function
+        self.instructions = instructions
+        self.num_multiply_adds = sum(instruction.is_multiply_add() for instruction in instructions)
+        self.spills = [instruction for instruction in instructions if instruction.is_spill()]
+
+
+def hot_loops(functions):
+    loops = [Loop(name, loop) for name, body in functions.items() for loop in innermost_loops(body)]
+    return [loop for loop in loops if loop.num_multiply_adds >= MIN_MULTIPLY_ADDS]
+
+
+def main(arguments=None, lines=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", required=True, help="Highway's namespace of the target, as in N_AVX2")
+    parser.add_argument("--functions", default="", help="only functions whose name this regular expression finds")
+    parser.add_argument("--name", default="standard input", help="what is read, for messages")
+    parser.add_argument("--verbose", action="store_true", help="name every loop")
+    options = parser.parse_args(arguments)
+    wanted = re.compile(options.functions)
+    namespace = re.compile(rf"\b{re.escape(options.target)}::")
+    functions = {name: body for name, body in parse(sys.stdin if lines is None else lines).items()
+                 if namespace.search(name) and wanted.search(name)}
+    loops = hot_loops(functions)
+    if not loops:
+        print(f"{options.name}: no loop of multiply-adds in {len(functions)} functions of {options.target}: nothing was checked")
+        return 2
+    bad = [loop for loop in loops if loop.spills]
+    if options.verbose:
+        for loop in loops:
+            print(f"{loop.function}: {loop.num_multiply_adds} multiply-adds in {len(loop.instructions)} instructions")
+    for loop in bad:
+        print(f"{options.name}: {loop.function}: {len(loop.spills)} spills beside {loop.num_multiply_adds} multiply-adds:")
+        for spill in loop.spills[:4]:
+            print(f"    {spill}")
+    print(f"{options.name}, {options.target}: {len(loops)} loops of multiply-adds, {len(bad)} with spills")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
