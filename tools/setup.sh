@@ -58,6 +58,8 @@ if $want_ci; then
   need_program clang-tidy-19 clang-tidy-19
   need_program llvm-symbolizer-19 llvm-19
   need_program make make  # builds the emulator of tools/test_avx512.sh
+  # Counts instructions, on x86-64 only: tools/count_instructions.sh.
+  [ "$(uname -m)" != x86_64 ] || need_program valgrind valgrind
 fi
 
 if ! have apt-get; then
@@ -173,9 +175,13 @@ if [ ${#plain[@]} -gt 0 ]; then
   if ! $dry_run; then
     can_install "${plain[@]}" || update_lists
     if ! can_install "${plain[@]}" && [ -e $kPinFile ]; then
-      # clang's run-time libraries need 32-bit twins of libc and libgcc in the very version that oneDNN brought.
-      say "with, from $kNextRelease: libc6-i386 lib32stdc++6 lib32gcc-s1"
-      apt_install "${plain[@]}" libc6-i386/$kNextRelease lib32stdc++6/$kNextRelease lib32gcc-s1/$kNextRelease
+      # What depends on libc in the very version that oneDNN brought: the 32-bit twins of clang's run-time libraries, and
+      # the symbols that valgrind reads.
+      twins=()
+      [[ " ${plain[*]} " != *" libclang-rt-19-dev "* ]] || twins+=({libc6-i386,lib32stdc++6,lib32gcc-s1}/$kNextRelease)
+      [[ " ${plain[*]} " != *" valgrind "* ]] || twins+=(libc6-dbg/$kNextRelease)
+      say "with, from $kNextRelease: ${twins[*]%/*}"
+      apt_install "${plain[@]}" "${twins[@]}"
     else
       apt_install "${plain[@]}"
     fi
