@@ -32,7 +32,7 @@ log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
 # Always given, so that what an earlier run was told does not stick.
 case "$preset" in
-  minimal | emulated-*) ;;  # never with oneDNN, as their presets say
+  minimal | emulated-* | aarch64*) ;;  # never with oneDNN, as their presets say
   *)
     if with_onednn; then arguments+=("-DHEADLANE_WITH_ONEDNN=${HEADLANE_WITH_ONEDNN:-AUTO}"); else arguments+=(-DHEADLANE_WITH_ONEDNN=OFF); fi
     ;;

@@ -55,3 +55,17 @@ fetch_source() {
   mkdir -p "$(dirname "$file")"
   private_apt /usr/lib/apt/apt-helper -qq download-file "$uri" "$file" "SHA256:$sha256" >&2
 }
+
+# fetch_newest_source PACKAGE FOLDER: the same of whatever version Debian 13 has at present, with the sum from the signed
+# list. Prints the file's name and its SHA-256.
+fetch_newest_source() {
+  local package="$1" folder="$2" uri name size sum
+  # 'address' name size SHA256:sum; not the archive of Debian's own changes, nor a signature.
+  while read -r uri name size sum; do
+    case "$name" in *.orig.tar.gz | *.orig.tar.xz | *.orig.tar.bz2) break ;; esac
+    sum=
+  done < <(private_apt apt-get -qq --print-uris source "$package" 2>/dev/null)
+  [ -n "${sum:-}" ] || { say "the sources of $package are not to be had"; return 1; }
+  fetch_source "$package" "${sum#SHA256:}" "$folder/$name" || return 1
+  printf '%s %s\n' "$folder/$name" "${sum#SHA256:}"
+}
