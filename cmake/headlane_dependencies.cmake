@@ -58,6 +58,12 @@ option(HEADLANE_STATIC_PROGRAMS "Link all programs statically" OFF)
 if(HEADLANE_STATIC_PROGRAMS)
   list(PREPEND CMAKE_FIND_LIBRARY_SUFFIXES .a)
   add_link_options(-static)
+  # GoogleTest can report to a socket, which it is never told to; linkers warn of its look-up of names.
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX LINKER:--no-warnings HEADLANE_HAVE_NO_WARNINGS)
+  if(HEADLANE_HAVE_NO_WARNINGS)
+    add_link_options(LINKER:--no-warnings)
+  endif()
 endif()
 
 # ---- SIMD: includes and links reach src/kernels only ----
