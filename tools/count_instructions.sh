@@ -70,6 +70,30 @@ count_avx512() {
   runs+=("ticks:$work/avx512")
 }
 
+count_arm() {
+  local status=0 target processor
+  tools/build_arm.sh aarch64 -DHEADLANE_BUILD_DECODER=OFF -DHEADLANE_BUILD_BENCH=OFF -- headlane_instruction_count || status=$?
+  [ $status -ne $kUnavailable ] || { unavailable "no cross compiler or emulator: ARM is not counted"; return 0; }
+  [ $status -eq 0 ] || die "the build for ARM failed"
+  if ! qemu-aarch64 --help | grep -q -- '^-plugin'; then
+    # Debian's from 13 on. No failure in CI: the same kernels are counted wherever qemu has plugins.
+    say "SKIPPED: this qemu-user ($(qemu-aarch64 --version | head -n 1)) is built without plugins: ARM is not counted"
+    return 0
+  fi
+  cc -O2 -Wall -Wextra -Werror -shared -fPIC tools/emulation/count_instructions_plugin.c -o "$work/plugin.so"
+  while read -r target processor; do
+    HEADLANE_COUNT_LOG="$work/$target.log" qemu-aarch64 -cpu "$processor" -plugin "$work/plugin.so" \
+      build/aarch64/bin/headlane_instruction_count --target "$target" >"$work/$target" </dev/null ||
+      { cat "$work/$target" >&2; die "counting $target failed"; }
+    runs+=("plugin:$work/$target:$work/$target.log")
+  done <<'TARGETS'
+NEON max,sve=off
+SVE2 max
+SVE_256 max,sve-max-vq=2
+SVE2_128 max,sve-max-vq=1
+TARGETS
+}
+
 for part in "${parts[@]}"; do
   case "$part" in
     x86 | avx512 | arm) "count_$part" ;;
