@@ -32,11 +32,21 @@ struct KVCacheSpec {
   int64_t max_sequences = 64;
 };
 
+// As a length: all committed tokens.
+inline constexpr int64_t kWholeSequence = -1;
+
 // Names one sequence of one cache. Never reused within a cache's life, so that a stale id is an error and not another
 // sequence.
 struct SequenceId {
   int64_t value = -1;
   friend bool operator==(SequenceId a, SequenceId b) { return a.value == b.value; }
+};
+
+// What one sequence holds of the cache's memory.
+struct KVSequenceUsage {
+  int64_t pages = 0;         // that its tokens and its reservation stand in
+  int64_t bytes = 0;         // of them
+  int64_t shared_pages = 0;  // those of them that other sequences hold, too
 };
 
 struct KVCacheUsage {
@@ -73,11 +83,22 @@ class KVCache {
   // An empty sequence. Errors: ResourceExhausted (max_sequences). Allocation: none.
   Result<SequenceId> CreateSequence() noexcept;
 
-  // Gives back its pages; the id is invalid from then on. Errors: NotFound. Allocation: none.
+  // A new sequence that begins with the first `length` committed tokens of this one. Pages are shared, whoever writes
+  // to a shared page takes a copy of it before (in Reserve), and neither ever sees what becomes of the other. Where
+  // the last of these pages is one that this sequence has reserved tokens in, the new one gets its copy at once.
+  // Errors: NotFound, OutOfRange (length), ResourceExhausted (max_sequences; the page of that copy). Allocation: none.
+  // O(pages).
+  Result<SequenceId> Fork(SequenceId sequence, int64_t length = kWholeSequence) noexcept;
+
+  // Gives back its pages, but for those that other sequences hold, too; the id is invalid from then on. Errors:
+  // NotFound. Allocation: none.
   Status DropSequence(SequenceId sequence) noexcept;
 
   // Committed length in tokens. Errors: NotFound.
   Result<int64_t> Length(SequenceId sequence) const noexcept;
+
+  // Errors: NotFound. O(pages).
+  Result<KVSequenceUsage> SequenceUsage(SequenceId sequence) const noexcept;
 
   // Appending is three steps, so that every layer of a model can write and attend before the tokens count:
   //   Reserve(sequence, n)                          pages for n tokens behind the committed length
@@ -87,7 +108,7 @@ class KVCache {
   // nothing; a reservation that is not committed is dropped by the next Reserve, Truncate or Abandon.
   //
   // Reserve. Requires: n >= 0. Errors: NotFound, InvalidArgument (n < 0), ResourceExhausted (names the sequence, pages
-  // wanted and free). Allocation: none.
+  // wanted and free; where the last page is shared, its copy is one of them). Allocation: none.
   Status Reserve(SequenceId sequence, int64_t n) noexcept;
 
   // Encodes n = k.num_tokens tokens of batch entry `batch` of k [.., n, num_kv_heads, qk_dim] and v [.., n,
@@ -101,6 +122,14 @@ class KVCache {
   // OutOfRange (n negative or more than reserved), FailedPrecondition (one of the n tokens was not written in every
   // layer: names both; nothing changed). Allocation: none.
   Status Commit(SequenceId sequence, int64_t n) noexcept;
+
+  // Commits some of the reserved tokens, the accepted ones of a draft: length += n, and the token that stood at place
+  // accepted[i] behind the old length stands at place i, its stored bytes unchanged. The rest of the reservation is
+  // dropped. A token with accepted[i] == i is not copied. The caller has rotated keys for the positions where they end
+  // up, as a tree mask places them: in a path of a tree accepted[i] has depth i. Errors: NotFound, OutOfRange (n or an
+  // index not within what is reserved), InvalidArgument (accepted not strictly ascending, or null), FailedPrecondition
+  // (an accepted token was not written in every layer). Nothing changed then. Allocation: none.
+  Status CommitPath(SequenceId sequence, const int64_t* accepted, int64_t n) noexcept;
 
   // Gives back what was reserved and not committed. Errors: NotFound.
   Status Abandon(SequenceId sequence) noexcept;

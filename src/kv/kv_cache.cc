@@ -22,14 +22,21 @@ Result<KVCache> KVCache::Create(const KVCacheSpec& spec) noexcept {
 const KVCacheSpec& KVCache::spec() const noexcept { return impl_->spec(); }
 KVCacheUsage KVCache::usage() const noexcept { return impl_->usage(); }
 Result<SequenceId> KVCache::CreateSequence() noexcept { return impl_->CreateSequence(); }
+Result<SequenceId> KVCache::Fork(SequenceId sequence, int64_t length) noexcept { return impl_->Fork(sequence, length); }
 Status KVCache::DropSequence(SequenceId sequence) noexcept { return impl_->DropSequence(sequence); }
 Result<int64_t> KVCache::Length(SequenceId sequence) const noexcept { return impl_->Length(sequence); }
+Result<KVSequenceUsage> KVCache::SequenceUsage(SequenceId sequence) const noexcept {
+  return impl_->SequenceUsage(sequence);
+}
 Status KVCache::Reserve(SequenceId sequence, int64_t n) noexcept { return impl_->Reserve(sequence, n); }
 Status KVCache::Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
                       int64_t begin, int64_t batch) noexcept {
   return impl_->Write(sequence, layer, k, v, begin, batch);
 }
 Status KVCache::Commit(SequenceId sequence, int64_t n) noexcept { return impl_->Commit(sequence, n); }
+Status KVCache::CommitPath(SequenceId sequence, const int64_t* accepted, int64_t n) noexcept {
+  return impl_->CommitPath(sequence, accepted, n);
+}
 Status KVCache::Abandon(SequenceId sequence) noexcept { return impl_->Abandon(sequence); }
 Status KVCache::Append(SequenceId sequence, const ConstTensorView& k, const ConstTensorView& v) noexcept {
   return impl_->Append(sequence, k, v);

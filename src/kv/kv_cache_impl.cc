@@ -70,7 +70,12 @@ Status KVCacheImpl::Reserve(SequenceId id, int64_t n) noexcept {
   int64_t end = 0;
   if (!CheckedAdd(sequence->length, n, &end)) end = std::numeric_limits<int64_t>::max();
   const int64_t wanted = CeilDiv(end, spec_.page_tokens);
-  const int64_t more = wanted - sequence->num_pages;
+  // Pages with reserved tokens are held by nobody else, so that Write never has to look; a partly filled one that is
+  // shared is copied for it.
+  const int64_t first = sequence->length / spec_.page_tokens;
+  const int64_t in_first = sequence->length % spec_.page_tokens;
+  const bool copies = n > 0 && in_first > 0 && pool_.holders(sequence->pages[first]) > 1;
+  const int64_t more = wanted - sequence->num_pages + (copies ? 1 : 0);
   if (more > pool_.free_pages()) {
     return MakeStatus(StatusCode::kResourceExhausted,
                       "sequence %lld: %lld more tokens need %lld more pages, %lld are free",
@@ -78,7 +83,8 @@ Status KVCacheImpl::Reserve(SequenceId id, int64_t n) noexcept {
                       static_cast<long long>(pool_.free_pages()));
   }
   // From here on nothing fails. Pages of an earlier reservation are kept where they serve this one.
-  if (sequence->reserved > 0) Forget(*sequence, sequence->length);
+  if (copies) TakeCopy(sequence, first, in_first);
+  Forget(*sequence, sequence->length);
   while (sequence->num_pages > wanted) pool_.Release(sequence->pages[--sequence->num_pages]);
   while (sequence->num_pages < wanted) {
     const int32_t page = pool_.Take();
@@ -142,6 +148,7 @@ void KVCacheImpl::CopyPageIds(SequenceId id, int64_t num_pages, int32_t* out) co
 
 void KVCacheImpl::Forget(const Sequence& sequence, int64_t first) noexcept {
   for (int64_t i = first / spec_.page_tokens; i < sequence.num_pages; ++i) {
+    if (pool_.holders(sequence.pages[i]) > 1) continue;
     marks_.Forget(sequence.pages[i], std::max<int64_t>(first - i * spec_.page_tokens, 0));
   }
 }

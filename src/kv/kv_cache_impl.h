@@ -34,12 +34,15 @@ class KVCacheImpl {
   const KVCacheSpec& spec() const noexcept { return spec_; }
   KVCacheUsage usage() const noexcept;
   Result<SequenceId> CreateSequence() noexcept { return sequences_.Add(); }
+  Result<SequenceId> Fork(SequenceId id, int64_t length) noexcept;
   Status DropSequence(SequenceId id) noexcept;
   Result<int64_t> Length(SequenceId id) const noexcept;
+  Result<KVSequenceUsage> SequenceUsage(SequenceId id) const noexcept;
   Status Reserve(SequenceId id, int64_t n) noexcept;
   Status Write(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v, int64_t begin,
                int64_t batch) noexcept;
   Status Commit(SequenceId id, int64_t n) noexcept;
+  Status CommitPath(SequenceId id, const int64_t* accepted, int64_t n) noexcept;
   Status Abandon(SequenceId id) noexcept;
   Status Append(SequenceId id, const ConstTensorView& k, const ConstTensorView& v) noexcept;
   Status Truncate(SequenceId id, int64_t length) noexcept;
@@ -90,7 +93,16 @@ class KVCacheImpl {
   // Ok when the first n tokens behind the committed length are written in every layer. Requires: n <= reserved. Errors:
   // FailedPrecondition.
   Status CheckWritten(SequenceId id, const Sequence& sequence, int64_t n) const noexcept;
-  // Marks tokens from `first` on as not written, in the pages that the sequence holds.
+  // Everything that CommitPath refuses.
+  Status CheckPath(SequenceId id, const Sequence& sequence, const int64_t* accepted, int64_t n) const noexcept;
+  // Puts a copy of its first num_tokens tokens in the place of page number `index` of the sequence. Requires: a free
+  // page.
+  void TakeCopy(Sequence* sequence, int64_t index, int64_t num_tokens) noexcept;
+  // Copies token `from` of the sequence over token `to`, in all layers. Requires: the page of `to` is not shared, and
+  // `from` is written.
+  void CopyToken(const Sequence& sequence, int64_t from, int64_t to) noexcept;
+  // Marks tokens from `first` on as not written, in the pages that the sequence holds alone. In shared ones others may
+  // have tokens there; Reserve takes a copy before it counts on the marks.
   void Forget(const Sequence& sequence, int64_t first) noexcept;
   // Drops the reservation and everything behind `length`.
   void Shrink(Sequence* sequence, int64_t length) noexcept;

@@ -1,5 +1,7 @@
 #include "kv/tile_marks.h"
 
+#include <cstring>
+
 #include "base/check.h"
 #include "base/checked_math.h"
 
@@ -40,6 +42,16 @@ void TileMarks::Forget(int64_t page, int64_t first) noexcept {
       written = static_cast<uint16_t>(tile == first_tile ? (written & kept) : 0);
     }
   }
+}
+
+void TileMarks::CopyPage(int64_t from, int64_t to, int64_t num_tokens) noexcept {
+  const auto page_flags = static_cast<size_t>(flags_.page_stride);
+  for (int64_t layer = 0; layer < num_layers_; ++layer) {
+    const size_t num_tiles = static_cast<size_t>(tiles_per_page_);
+    std::memcpy(&Written(layer, to, 0), &Written(layer, from, 0), num_tiles * sizeof(uint16_t));
+    std::memcpy(flags_.Tiles(layer, to, 0), flags_.Tiles(layer, from, 0), page_flags);
+  }
+  Forget(to, num_tokens);
 }
 
 }  // namespace headlane::internal

@@ -35,6 +35,10 @@ class TileMarks {
   // Forgets the page's slots from `first` (0 .. page_tokens) on, in every layer.
   void Forget(int64_t page, int64_t first) noexcept;
 
+  // What is known of the first num_tokens slots of `from` becomes what is known of `to`; its other slots are not
+  // written.
+  void CopyPage(int64_t from, int64_t to, int64_t num_tokens) noexcept;
+
   const KVFlagAddressing& flags() const noexcept { return flags_; }
 
  private:

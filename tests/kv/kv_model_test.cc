@@ -2,8 +2,11 @@
 // exactly, and the contents by bits: through Read, and as the kernels see them, tile by tile.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +29,7 @@ struct ModelSequence {
   int64_t reserved = 0;
   // [layer][length + reserved]; empty where reserved and not written
   std::vector<std::vector<std::optional<Token>>> layers;
+  std::vector<int64_t> pages;  // names of the model's own: equal where a page is shared
 };
 
 class Trial {
@@ -60,7 +64,9 @@ class Trial {
     if (what < 72) return Commit(sequence);
     if (what < 76) return Abandon(sequence);
     if (what < 82) return Truncate(sequence);
-    if (what < 85) return UseStale();
+    if (what < 84) return UseStale();
+    if (what < 88) return Fork(index);
+    if (what < 92) return CommitPath(sequence);
     if (spec_.num_layers == 1) return Append(sequence);
     return WriteAllAndCommit(sequence);
   }
@@ -75,7 +81,62 @@ class Trial {
     for (const SequenceId old : dropped_) EXPECT_NE(old.value, id->value);
     for (const ModelSequence& other : sequences_) EXPECT_NE(other.id.value, id->value);
     sequences_.push_back(
-        {*id, 0, 0, std::vector<std::vector<std::optional<Token>>>(static_cast<size_t>(spec_.num_layers))});
+        {*id, 0, 0, std::vector<std::vector<std::optional<Token>>>(static_cast<size_t>(spec_.num_layers)), {}});
+  }
+
+  void Fork(size_t index) {
+    const ModelSequence& parent = sequences_[index];
+    EXPECT_TRUE(Fails(cache_.Fork(parent.id, parent.length + 1).status(), StatusCode::kOutOfRange,
+                      {std::to_string(parent.length + 1), std::to_string(parent.length)}));
+    const int64_t length = random_.OneIn(2) ? parent.length : random_.Int(0, parent.length);
+    const bool whole = length == parent.length && random_.OneIn(2);
+    const Result<SequenceId> id = cache_.Fork(parent.id, whole ? kWholeSequence : length);
+    // Whoever has reserved tokens in a page has it alone.
+    const bool copies = parent.reserved > 0 && length % spec_.page_tokens != 0 &&
+                        length / spec_.page_tokens == parent.length / spec_.page_tokens;
+    if (static_cast<int64_t>(sequences_.size()) == spec_.max_sequences || (copies && UsedPages() == total_pages_)) {
+      EXPECT_TRUE(Fails(id.status(), StatusCode::kResourceExhausted));
+      return;
+    }
+    ASSERT_TRUE(Succeeds(id.status()));
+    ModelSequence child = parent;
+    child.id = *id;
+    Shrink(child, length);
+    if (copies) child.pages.back() = next_page_++;
+    sequences_.push_back(child);
+    ++num_forks_;
+  }
+
+  // A draft of which some tokens are accepted.
+  void CommitPath(ModelSequence& sequence) {
+    if (sequence.reserved == 0) Reserve(sequence);
+    for (int64_t layer = 0; layer < spec_.num_layers && !random_.OneIn(10); ++layer) {
+      WritePart(sequence, layer, 0, sequence.reserved);
+    }
+    std::vector<int64_t> accepted;
+    bool written = true;
+    for (int64_t i = 0; i < sequence.reserved; ++i) {
+      bool here = true;
+      for (const auto& layer : sequence.layers) here &= layer[static_cast<size_t>(sequence.length + i)].has_value();
+      if (random_.OneIn(2) || (!here && !random_.OneIn(40))) continue;
+      accepted.push_back(i);
+      written &= here;
+    }
+    const int64_t n = static_cast<int64_t>(accepted.size());
+    const Status status = cache_.CommitPath(sequence.id, accepted.data(), n);
+    if (!written) {
+      EXPECT_TRUE(Fails(status, StatusCode::kFailedPrecondition, {"sequence " + std::to_string(sequence.id.value)}));
+      return;
+    }
+    ASSERT_TRUE(Succeeds(status));
+    for (auto& layer : sequence.layers) {
+      for (int64_t i = 0; i < n; ++i) {
+        layer[static_cast<size_t>(sequence.length + i)] =
+            layer[static_cast<size_t>(sequence.length + accepted[static_cast<size_t>(i)])];
+      }
+    }
+    Shrink(sequence, sequence.length + n);
+    if (n > 0) ++num_paths_;
   }
 
   void Drop(size_t index) {
@@ -176,6 +237,9 @@ class Trial {
     const std::vector<std::string> named = {std::to_string(id.value)};
     EXPECT_TRUE(Fails(cache_.Reserve(id, 1), StatusCode::kNotFound, named));
     EXPECT_TRUE(Fails(cache_.Commit(id, 0), StatusCode::kNotFound, named));
+    EXPECT_TRUE(Fails(cache_.CommitPath(id, nullptr, 0), StatusCode::kNotFound, named));
+    EXPECT_TRUE(Fails(cache_.Fork(id).status(), StatusCode::kNotFound, named));
+    EXPECT_TRUE(Fails(cache_.SequenceUsage(id).status(), StatusCode::kNotFound, named));
     EXPECT_TRUE(Fails(cache_.Abandon(id), StatusCode::kNotFound, named));
     EXPECT_TRUE(Fails(cache_.Truncate(id, 0), StatusCode::kNotFound, named));
     EXPECT_TRUE(Fails(cache_.DropSequence(id), StatusCode::kNotFound, named));
@@ -187,19 +251,41 @@ class Trial {
 
   int64_t Pages(int64_t tokens) const { return CeilDiv(tokens, spec_.page_tokens); }
   int64_t UsedPages() const {
-    int64_t used = 0;
-    for (const ModelSequence& sequence : sequences_) used += Pages(sequence.length + sequence.reserved);
-    return used;
+    std::set<int64_t> used;
+    for (const ModelSequence& sequence : sequences_) used.insert(sequence.pages.begin(), sequence.pages.end());
+    return static_cast<int64_t>(used.size());
+  }
+  int64_t Holders(int64_t page) const {
+    int64_t holders = 0;
+    for (const ModelSequence& sequence : sequences_) {
+      holders += std::count(sequence.pages.begin(), sequence.pages.end(), page);
+    }
+    return holders;
+  }
+  // Whether tokens behind the committed ones would come to stand in a page that somebody else holds, too.
+  bool Copies(const ModelSequence& sequence) const {
+    return sequence.length % spec_.page_tokens != 0 &&
+           Holders(sequence.pages[static_cast<size_t>(sequence.length / spec_.page_tokens)]) > 1;
   }
   bool Fits(const ModelSequence& sequence, int64_t n) const {
-    return UsedPages() - Pages(sequence.length + sequence.reserved) + Pages(sequence.length + n) <= total_pages_;
+    return UsedPages() - Pages(sequence.length + sequence.reserved) + Pages(sequence.length + n) +
+               (n > 0 && Copies(sequence) ? 1 : 0) <=
+           total_pages_;
   }
   void Shrink(ModelSequence& sequence, int64_t length) {
     for (auto& layer : sequence.layers) layer.resize(static_cast<size_t>(length));
+    sequence.pages.resize(static_cast<size_t>(Pages(length)));
     sequence.length = length;
     sequence.reserved = 0;
   }
   void Grow(ModelSequence& sequence, int64_t n) {
+    if (n > 0 && Copies(sequence)) {
+      sequence.pages[static_cast<size_t>(sequence.length / spec_.page_tokens)] = next_page_++;
+      ++num_copies_;
+    }
+    while (static_cast<int64_t>(sequence.pages.size()) < Pages(sequence.length + n)) {
+      sequence.pages.push_back(next_page_++);
+    }
     for (auto& layer : sequence.layers) layer.resize(static_cast<size_t>(sequence.length + n));
     sequence.reserved = n;
   }
@@ -243,6 +329,12 @@ class Trial {
       EXPECT_TRUE(Succeeds(cache_.impl().CheckReadable(sequence.id, sequence.length + sequence.reserved)));
       EXPECT_TRUE(Fails(cache_.impl().CheckReadable(sequence.id, sequence.length + sequence.reserved + 1),
                         StatusCode::kOutOfRange));
+      const KVSequenceUsage held = *cache_.SequenceUsage(sequence.id);
+      int64_t shared = 0;
+      for (const int64_t page : sequence.pages) shared += Holders(page) > 1 ? 1 : 0;
+      EXPECT_EQ(held.pages, Pages(sequence.length + sequence.reserved));
+      EXPECT_EQ(held.bytes, held.pages * usage.page_bytes);
+      EXPECT_EQ(held.shared_pages, shared);
     }
     EXPECT_EQ(usage.num_tokens, tokens);
     EXPECT_EQ(usage.num_sequences, static_cast<int64_t>(sequences_.size()));
@@ -275,12 +367,18 @@ class Trial {
   // ever went in.
   void CheckTiles() {
     const KVCacheImpl& impl = cache_.impl();
-    std::vector<int> owners(static_cast<size_t>(total_pages_), 0);
+    std::map<int64_t, int64_t> page_names;
+    std::map<int64_t, int64_t> named_pages;
     for (const ModelSequence& sequence : sequences_) {
       const int64_t end = sequence.length + sequence.reserved;
       std::vector<int32_t> pages(static_cast<size_t>(Pages(end)));
       impl.CopyPageIds(sequence.id, Pages(end), pages.data());
-      for (const int32_t page : pages) EXPECT_EQ(++owners[static_cast<size_t>(page)], 1) << "page " << page;
+      // Shared where the model shares, and nowhere else.
+      ASSERT_EQ(pages.size(), sequence.pages.size());
+      for (size_t i = 0; i < pages.size(); ++i) {
+        EXPECT_EQ(page_names.emplace(pages[i], sequence.pages[i]).first->second, sequence.pages[i]);
+        EXPECT_EQ(named_pages.emplace(sequence.pages[i], pages[i]).first->second, pages[i]);
+      }
       for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
         for (int64_t first = 0; first < end; first += kTileKeys) {
           for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
@@ -326,6 +424,9 @@ class Trial {
  public:
   int64_t num_flags_ = 0;
   int64_t num_clear_ = 0;
+  int64_t num_forks_ = 0;
+  int64_t num_copies_ = 0;
+  int64_t num_paths_ = 0;
 
  private:
   Random random_;
@@ -333,6 +434,7 @@ class Trial {
   KVCacheSpec spec_;
   bool tame_;  // only finite values
   int64_t total_pages_;
+  int64_t next_page_ = 0;
   std::vector<ModelSequence> sequences_;
   std::vector<SequenceId> dropped_;
 };
@@ -343,7 +445,10 @@ TEST(KVModel, RandomOperationsAgreeWithPlainVectors) {
   Random random(1);
   int64_t num_flags = 0;
   int64_t num_clear = 0;
-  for (uint64_t trial = 0; trial < 60 && !HasFailure(); ++trial) {
+  int64_t num_forks = 0;
+  int64_t num_copies = 0;
+  int64_t num_paths = 0;
+  for (uint64_t trial = 0; trial < 100 && !HasFailure(); ++trial) {
     KVCacheSpec spec;
     spec.num_layers = random.OneIn(2) ? 1 : random.Int(2, 4);
     spec.num_kv_heads = random.Int(1, 3);
@@ -351,16 +456,22 @@ TEST(KVModel, RandomOperationsAgreeWithPlainVectors) {
     spec.v_dim = random.Pick(dims);
     spec.page_tokens = random.Pick(page_sizes);
     spec.max_tokens = random.Int(1, 9) * spec.page_tokens - random.Int(0, 15);
-    spec.max_sequences = random.Int(1, 5);
+    spec.max_sequences = random.Int(1, 8);
     SCOPED_TRACE("trial " + std::to_string(trial));
     Trial run(spec, trial);
     run.Run(150);
     num_flags += run.num_flags_;
     num_clear += run.num_clear_;
+    num_forks += run.num_forks_;
+    num_copies += run.num_copies_;
+    num_paths += run.num_paths_;
   }
   // Both kinds of tiles were met, or the check of the flags was none.
   EXPECT_GT(num_flags, 100);
   EXPECT_GT(num_clear, 100);
+  EXPECT_GT(num_forks, 100);
+  EXPECT_GT(num_copies, 30);
+  EXPECT_GT(num_paths, 50);
 }
 
 TEST(KVModel, LargeDims) {
