@@ -139,10 +139,12 @@ void PrintText(const Options& options, const std::vector<TargetInfo>& targets, c
               HasLinearBackend(LinearBackend::kOneDnn) ? ", onednn" : " (onednn left out of this build)");
   std::printf("numerics   version %d\n\n", kNumericsVersion);
 
-  std::vector<std::vector<std::string>> rows = {{"SIMD target", "vector bits", "FMA", "this machine"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"SIMD target", "vector bits", "FMA", "registers", "block of sums", "this machine"}};
   for (const TargetInfo& target : targets) {
     rows.push_back({target.name, target.vector_bytes > 0 ? Format("%d", 8 * target.vector_bytes) : "-",
-                    target.has_fma ? "yes" : "no",
+                    target.has_fma ? "yes" : "no", target.supported ? Format("%d", target.num_registers) : "-",
+                    target.supported ? Format("%d rows x %d vectors", target.block_rows, target.block_cols) : "-",
                     target.active      ? "in use"
                     : target.supported ? "can"
                                        : "cannot"});
@@ -201,6 +203,9 @@ void PrintAsJson(const Options& options, const std::vector<TargetInfo>& targets,
     json["targets"].Append({{"name", t.name},
                             {"vector_bytes", t.vector_bytes},
                             {"fma", t.has_fma},
+                            {"registers", t.num_registers},
+                            {"block_rows", t.block_rows},
+                            {"block_cols", t.block_cols},
                             {"supported", t.supported},
                             {"active", t.active}});
   }

@@ -14,6 +14,11 @@ struct TargetInfo {
   bool has_fma = false;    // targets without FMA are accurate, but their bits differ from those of the others
   bool supported = false;  // this machine can run it
   bool active = false;     // what calls run on at this moment
+  // Its vector registers, and how its kernels use them where there are many rows: a block of rows x cols sums that stay
+  // in registers, cols counting vectors of f32. All 0 when the machine can't run it.
+  int num_registers = 0;
+  int block_rows = 0;
+  int block_cols = 0;
 };
 
 // Fills infos[0 .. min(n, capacity)) best first and returns n, the number of targets in this build. Allocation: none.

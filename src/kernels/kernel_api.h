@@ -236,6 +236,8 @@ struct RegisterBlock {
   int64_t rows;
   int64_t cols;
   int64_t lanes;
+  int64_t used_registers;  // with the operands
+  int64_t num_registers;   // that the target has
 };
 
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.

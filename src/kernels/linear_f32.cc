@@ -59,7 +59,8 @@ void LinearF32Block(const LinearArgs& args) noexcept {
 
 RegisterBlock BlockOfRows(int64_t rows) noexcept {
   const int64_t group = RowGroups(rows).size(0);
-  return {group, MaxCols(static_cast<int>(group)), kTileKeys / VectorsPerTile()};
+  const int cols = MaxCols(static_cast<int>(group));
+  return {group, cols, kTileKeys / VectorsPerTile(), RegistersOfBlock(static_cast<int>(group), cols), kNumRegisters};
 }
 
 LinearKernels LinearTable() {

@@ -44,12 +44,14 @@ inline constexpr int kNumRegisters = 16;
 // chains) and leave room for the columns of b and one broadcast of a.
 inline constexpr int kMaxRows = 6;
 
-// nr in vectors: how many columns fit beside the rows. A block needs rows * cols accumulators, the shorter side once
-// more, and one register for the longer side. Few rows leave room for more columns, which is what hides the latency of
-// the FMAs then. 8 at most: more streams than that confuse the hardware's prefetchers.
+// A block needs rows * cols accumulators, the shorter side once more, and one register for the longer side.
+constexpr int RegistersOfBlock(int rows, int cols) { return rows * cols + std::min(rows, cols) + 1; }
+
+// nr in vectors: how many columns fit beside the rows. Few rows leave room for more columns, which is what hides the
+// latency of the FMAs then. 8 at most: more streams than that confuse the hardware's prefetchers.
 constexpr int MaxCols(int rows) {
   int cols = 1;
-  while (cols < 8 && rows * (cols + 1) + std::min(rows, cols + 1) + 1 <= kNumRegisters) ++cols;
+  while (cols < 8 && RegistersOfBlock(rows, cols + 1) <= kNumRegisters) ++cols;
   // A block has 8 tiles: powers of two leave no tail. Three instead of two is worth its tail, five instead of four is
   // not.
   return cols >= 8 ? 8 : cols >= 4 ? 4 : cols;
@@ -93,6 +95,24 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] VF& v) {
 #endif
 }
 
+// Compilers take the addresses of all lines out of the loop over segments, as so many offsets that they keep them, and
+// vectors too, on the stack. An address that they cannot see through stays one register.
+template <class T>
+HWY_INLINE void KeepAddress([[maybe_unused]] const T*& p) {
+#if !HWY_COMPILER_MSVC
+  asm("" : "+r"(p));
+#endif
+}
+
+template <class Tile, int kStep, bool kIsTight, class T>
+HWY_INLINE VF LoadB(DF d, const T* line) {
+  if constexpr (kIsTight && requires { Tile::template LoadInTightBlock<kStep>(d, line); }) {
+    return Tile::template LoadInTightBlock<kStep>(d, line);
+  } else {
+    return Tile::template Load<kStep>(d, line);
+  }
+}
+
 // acc = a * b + acc. Left to themselves, compilers overwrite a or b in some FMAs of a long loop, and then move or spill
 // accumulators: with g++ 12 on Zen 3 a loop of four steps was 6 % slower than one of a single step.
 HWY_INLINE void MulAddTo(VF& acc, VF a, VF b) {
@@ -133,6 +153,8 @@ inline constexpr bool kWholeTiles = !HWY_HAVE_SCALABLE && kCols % kColsPerTile =
 template <int kRows, int kCols, bool kPrefetch, class IO>
 HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) {
   static_assert(1 <= kRows && kRows <= kMaxRows && 1 <= kCols && kCols <= 8);
+  static_assert(RegistersOfBlock(kRows, kCols) <= kNumRegisters);
+  [[maybe_unused]] constexpr bool kIsTight = RegistersOfBlock(kRows, kCols) == kNumRegisters;
   using Tile = typename IO::Tile;
   using T = typename Tile::T;
   const DF d;
@@ -153,19 +175,24 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
     HEADLANE_ROWS_(HEADLANE_A_)
     // Columns of the same tile are neighbours: one address for them all.
     [[maybe_unused]] const T* b = nullptr;
-#define HEADLANE_B_(r, c)                                                                                            \
-  if constexpr (c < kCols) {                                                                                         \
-    b = kWholeTiles<kCols> && c % kColsPerTile != 0 ? b + Tile::Column(kTileKeys / kColsPerTile) : io.B(c, segment); \
-  }                                                                                                                  \
+#define HEADLANE_B_(r, c)                                        \
+  if constexpr (c < kCols) {                                     \
+    if constexpr (kWholeTiles<kCols> && c % kColsPerTile != 0) { \
+      b += Tile::Column(kTileKeys / kColsPerTile);               \
+    } else {                                                     \
+      b = io.B(c, segment);                                      \
+      KeepAddress(b);                                            \
+    }                                                            \
+  }                                                              \
   [[maybe_unused]] const T* HWY_RESTRICT b##c = b;
     HEADLANE_COLS_(HEADLANE_B_, 0)
 #define HEADLANE_PREFETCH_(r, c) \
   if constexpr (c < kCols && c % kColsPerTile == 0) __builtin_prefetch(io.Ahead(b##c + line), 0, 3);
-#define HEADLANE_LOAD_B_(kStep, c)                      \
-  [[maybe_unused]] VF bv##c = hn::Zero(d);              \
-  if constexpr (c < kCols) {                            \
-    bv##c = Tile::template Load<kStep>(d, b##c + line); \
-    KeepInRegister(bv##c);                              \
+#define HEADLANE_LOAD_B_(kStep, c)                        \
+  [[maybe_unused]] VF bv##c = hn::Zero(d);                \
+  if constexpr (c < kCols) {                              \
+    bv##c = LoadB<Tile, kStep, kIsTight>(d, b##c + line); \
+    KeepInRegister(bv##c);                                \
   }
 #define HEADLANE_FMA_(r, c) \
   if constexpr (c < kCols) MulAddTo(acc##r##c, av, bv##c);
@@ -179,16 +206,16 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
   if constexpr (r < kRows) av##r = hn::Set(d, a##r[k]);
 #define HEADLANE_FMA_BY_COL_(c, r) \
   if constexpr (r < kRows) MulAddTo(acc##r##c, av##r, bv);
-#define HEADLANE_FMA_COL_(kStep, c)                     \
-  if constexpr (c < kCols) {                            \
-    VF bv = Tile::template Load<kStep>(d, b##c + line); \
-    KeepInRegister(bv);                                 \
-    HEADLANE_FMA_BY_COL_(c, 0)                          \
-    HEADLANE_FMA_BY_COL_(c, 1)                          \
-    HEADLANE_FMA_BY_COL_(c, 2)                          \
-    HEADLANE_FMA_BY_COL_(c, 3)                          \
-    HEADLANE_FMA_BY_COL_(c, 4)                          \
-    HEADLANE_FMA_BY_COL_(c, 5)                          \
+#define HEADLANE_FMA_COL_(kStep, c)                       \
+  if constexpr (c < kCols) {                              \
+    VF bv = LoadB<Tile, kStep, kIsTight>(d, b##c + line); \
+    KeepInRegister(bv);                                   \
+    HEADLANE_FMA_BY_COL_(c, 0)                            \
+    HEADLANE_FMA_BY_COL_(c, 1)                            \
+    HEADLANE_FMA_BY_COL_(c, 2)                            \
+    HEADLANE_FMA_BY_COL_(c, 3)                            \
+    HEADLANE_FMA_BY_COL_(c, 4)                            \
+    HEADLANE_FMA_BY_COL_(c, 5)                            \
   }
     // One link of every chain: step kStep of the line at offset `line`.
 #define HEADLANE_STEP_(kStep, k)                            \

@@ -81,6 +81,13 @@ struct F16Tile : Tile16Bit<F16Element, 0x7C00> {
   }
 };
 
+#undef HEADLANE_MASKS_FROM_MEMORY
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !HWY_COMPILER_MSVC
+#define HEADLANE_MASKS_FROM_MEMORY 1
+#else
+#define HEADLANE_MASKS_FROM_MEMORY 0
+#endif
+
 struct BF16Tile : Tile16Bit<BF16Element, 0x7F80> {
   static constexpr int64_t kPack = 2;
   static constexpr int64_t Column(int64_t lane) { return 2 * lane; }
@@ -88,9 +95,35 @@ struct BF16Tile : Tile16Bit<BF16Element, 0x7F80> {
   template <int kStep, class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* line) {
     const hn::RebindToUnsigned<D> du;
-    const auto pairs = hn::Load(du, reinterpret_cast<const uint32_t*>(line));
-    if constexpr (kStep == 0) return hn::BitCast(d, hn::ShiftLeft<16>(pairs));
-    return hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000u)));
+    const uint32_t* const pairs = reinterpret_cast<const uint32_t*>(line);
+    if constexpr (kStep == 0) return hn::BitCast(d, hn::ShiftLeft<16>(hn::Load(du, pairs)));
+    const auto mask = hn::Set(du, 0xFFFF0000u);
+#if HEADLANE_MASKS_FROM_MEMORY
+    // Compilers would keep the pairs from the first step to the second, in registers that a block of sums has not to
+    // spare.
+    hn::Vec<D> v;
+    asm("vandps %1, %2, %0" : "=v"(v.raw) : "m"(*reinterpret_cast<const decltype(v.raw)*>(line)), "v"(mask.raw));
+    return v;
+#else
+    return hn::BitCast(d, hn::And(hn::Load(du, pairs), mask));
+#endif
+  }
+  // The same for blocks that leave no register for the mask, which costs one more load where that matters.
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> LoadInTightBlock(D d, const T* line) {
+#if HEADLANE_MASKS_FROM_MEMORY && HWY_TARGET > HWY_AVX3
+    if constexpr (kStep == 1) {
+      alignas(32) static constexpr uint32_t kMask[8] = {0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
+                                                        0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u};
+      hn::Vec<D> v;
+      using Raw = decltype(v.raw);
+      asm("vmovaps %1, %0\n\tvandps %2, %0, %0"
+          : "=&x"(v.raw)
+          : "m"(*reinterpret_cast<const Raw*>(kMask)), "m"(*reinterpret_cast<const Raw*>(line)));
+      return v;
+    }
+#endif
+    return Load<kStep>(d, line);
   }
   // Both of a pair; p is where the first one stands.
   template <class D, class DI = hn::RebindToSigned<D>>

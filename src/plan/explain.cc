@@ -155,8 +155,11 @@ void AddRegisterBlocks(std::string* text, const PlanImpl& plan) {
   for (const auto& [kind, rows] : {std::pair{"decode", most_decode}, std::pair{"tile", most_tile}}) {
     if (rows == 0) continue;
     const RegisterBlock block = plan.kernels().register_block(rows);
-    Add(text, "  %s: up to %lld rows a call, register blocks of %lld rows x %lld vectors of %lld lanes\n", kind,
-        static_cast<LL>(rows), static_cast<LL>(block.rows), static_cast<LL>(block.cols), static_cast<LL>(block.lanes));
+    Add(text,
+        "  %s: up to %lld rows a call, register blocks of %lld rows x %lld vectors of %lld lanes: %lld of %lld "
+        "registers\n",
+        kind, static_cast<LL>(rows), static_cast<LL>(block.rows), static_cast<LL>(block.cols),
+        static_cast<LL>(block.lanes), static_cast<LL>(block.used_registers), static_cast<LL>(block.num_registers));
   }
 }
 

@@ -369,6 +369,34 @@ class InfoTest(CliTest):
             else:
                 self.refused(result, target["name"])
 
+    def test_targets(self):
+        targets = self.ok_json(run("headlane-info", "--no-measure", "--json"))["targets"]
+        self.assertIn(True, [target["supported"] for target in targets])
+        for target in targets:
+            self.assertEqual(set(target), {"name", "vector_bytes", "fma", "supported", "active", "registers", "block_rows", "block_cols"})
+            if not target["supported"]:
+                self.assertEqual((target["vector_bytes"], target["registers"], target["block_rows"], target["block_cols"]), (0, 0, 0, 0))
+                continue
+            self.assertIn(target["vector_bytes"], (16, 32, 64, 128, 256))
+            self.assertIn(target["registers"], (16, 32))
+            self.assertGreaterEqual(target["block_rows"] * target["block_cols"], 8)
+            self.assertLess(target["block_rows"] * target["block_cols"], target["registers"])
+            if target["name"].startswith("AVX3"):
+                self.assertEqual((target["vector_bytes"], target["registers"]), (64, 32))
+            if target["name"] == "AVX2":
+                self.assertEqual((target["vector_bytes"], target["registers"]), (32, 16))
+        # The table has a line of each, with the same figures.
+        lines = self.ok(run("headlane-info", "--no-measure")).stdout.decode().splitlines()
+        for target in targets:
+            line, = [line for line in lines if line.split() and line.split()[0] == target["name"]]
+            if target["supported"]:
+                self.assertIn(f"{target['block_rows']} rows x {target['block_cols']} vectors", line)
+                self.assertIn(str(8 * target["vector_bytes"]), line.split())
+                self.assertIn(str(target["registers"]), line.split())
+                self.assertIn("in use" if target["active"] else "can", line)
+            else:
+                self.assertIn("cannot", line)
+
     def test_text(self):
         text = self.ok(run("headlane-info")).stdout.decode()
         for word in ("SIMD target", "in use", "threads", "decode", "tile", "measured"):

@@ -199,10 +199,21 @@ TEST(Explain, NamesWhatWasChosenWhatWasNotAndWhy) {
   EXPECT_GE(tile.rows * tile.cols, 6);
   EXPECT_EQ(decode.lanes, tile.lanes);
   EXPECT_LE(decode.rows, 8);
-  ExpectParts(text, {"decode: up to 8 rows a call, register blocks of " + number(decode.rows) + " rows x " +
-                         number(decode.cols) + " vectors of " + number(decode.lanes) + " lanes",
-                     "tile: up to 24 rows a call, register blocks of " + number(tile.rows) + " rows x " +
-                         number(tile.cols) + " vectors"});
+  for (const RegisterBlock& block : {decode, tile}) {
+    // Accumulators, the shorter side of the block, and one operand of the longer: by hand, not by the library's rule.
+    EXPECT_EQ(block.used_registers, block.rows * block.cols + std::min(block.rows, block.cols) + 1);
+    EXPECT_LE(block.used_registers, block.num_registers);
+    const std::string target = summary.target;
+    const bool has_32 = target.find("AVX3") == 0 || target.find("NEON") == 0 || target.find("SVE") == 0;
+    EXPECT_EQ(block.num_registers, has_32 ? 32 : 16) << target;
+  }
+  ExpectParts(text,
+              {"decode: up to 8 rows a call, register blocks of " + number(decode.rows) + " rows x " +
+                   number(decode.cols) + " vectors of " + number(decode.lanes) +
+                   " lanes: " + number(decode.used_registers) + " of " + number(decode.num_registers) + " registers",
+               "tile: up to 24 rows a call, register blocks of " + number(tile.rows) + " rows x " + number(tile.cols) +
+                   " vectors of " + number(tile.lanes) + " lanes: " + number(tile.used_registers) + " of " +
+                   number(tile.num_registers) + " registers"});
   for (const char* slot : {"k_tiles", "v_tiles", "q ", "s ", "header", "states"}) ExpectParts(text, {slot});
 }
 
