@@ -72,8 +72,9 @@ if private_apt_update && fetch_source highway=1.2.0-2 $kHighwaySha256 "$kArchive
   options+=("-DHEADLANE_HIGHWAY_URL=$kArchive")
 fi
 in_ci && options+=(-DHEADLANE_WERROR=ON)
-tools/build.sh emulated-x86 "${options[@]}" -- target_test
-readonly kTest=build/emulated-x86/bin/target_test
+tools/build.sh emulated-x86 "${options[@]}" -- target_test kernels_ops_test kernels_attention_test
+readonly kPrograms=build/emulated-x86/bin
+readonly kTest=$kPrograms/target_test
 
 # ---- On this processor ----------------------------------------------------------------------------------------------
 
@@ -99,9 +100,13 @@ fi
 
 $emulated || exit 0
 $have_emulator || skip "no emulator: of AVX-512, ${targets[*]:-no target} ran"
+# Nine tenths of that program's instructions; target_test reaches the same kernels.
+readonly kTooLong='*WideHeads:*EveryNumberOfRowsTilesAndOddDims:RowsTest.*'
 say "running on the emulated machine"
 common=(OMP_WAIT_POLICY=passive "$kTest" --gtest_brief=1)
 tools/emulation/run.sh --time-limit 900 -- \
   "${common[@]}" --expect-best=AVX3_SPR --targets=AVX3_SPR,AVX3 --expect-targets=AVX3_SPR,AVX3 "${arguments[@]}" \
-  --then "${common[@]}" --force-targets=AVX3_ZEN4 --targets=AVX3_ZEN4 --expect-targets=AVX3_ZEN4 "${arguments[@]}"
+  --then "${common[@]}" --force-targets=AVX3_ZEN4 --targets=AVX3_ZEN4 --expect-targets=AVX3_ZEN4 "${arguments[@]}" \
+  --then $kPrograms/kernels_ops_test --gtest_brief=1 "${arguments[@]}" \
+  --then $kPrograms/kernels_attention_test --gtest_brief=1 --gtest_filter="-$kTooLong" "${arguments[@]}"
 say "passed on the emulated machine: the choice by CPUID; AVX3, AVX3_ZEN4 and AVX3_SPR"
