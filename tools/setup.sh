@@ -12,19 +12,23 @@ set -euo pipefail
 
 usage() {
   cat <<'USAGE'
-usage: tools/setup.sh [--ci] [--dry-run]
+usage: tools/setup.sh [--ci] [--qemu] [--arm] [--dry-run]
   --ci       also what only .ci/run needs: clang 19, its OpenMP, clang-format, clang-tidy
+  --qemu     also qemu-user, for tools/test_baseline.sh
+  --arm      also that and a cross compiler, for tools/test_arm.sh
   --dry-run  say what would be installed, change nothing
 environment:
   HEADLANE_WITH_ONEDNN=OFF  leave oneDNN out (on Debian 12 it brings a newer libc; nothing else does)
 USAGE
 }
 
-want_ci=false
+want_ci=false want_qemu=false want_arm=false
 dry_run=false
 for argument in "$@"; do
   case "$argument" in
     --ci) want_ci=true ;;
+    --qemu) want_qemu=true ;;
+    --arm) want_qemu=true want_arm=true ;;
     --dry-run) dry_run=true ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown argument '$argument'" ;;
@@ -61,6 +65,11 @@ if $want_ci; then
   # Counts instructions, on x86-64 only: tools/count_instructions.sh.
   [ "$(uname -m)" != x86_64 ] || need_program valgrind valgrind
 fi
+
+if $want_qemu; then
+  need_program qemu-aarch64 qemu-user
+fi
+if $want_arm; then need_program aarch64-linux-gnu-g++-12 g++-12-aarch64-linux-gnu; fi
 
 if ! have apt-get; then
   [ ${#missing[@]} -eq 0 ] && { say "no apt-get here: libraries are found or fetched by CMake"; exit 0; }

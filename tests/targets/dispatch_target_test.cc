@@ -45,8 +45,7 @@ std::optional<bool> MachineHas(const std::string& target) {
   constexpr int kGetVectorLength = 51;
   const unsigned long first = getauxval(16), second = getauxval(26);
   const int bytes = (first & kSve) != 0 ? prctl(kGetVectorLength) & 0xFFFF : 0;
-  if (target == "NEON_WITHOUT_AES") return true;
-  if (target == "NEON") return (first & kAes) != 0;
+  if (target == "NEON") return true;
   if (target == "NEON_BF16") {
     return (first & kAes) != 0 && (first & kHalf) != 0 && (first & kDot) != 0 && (second & kBF16) != 0;
   }

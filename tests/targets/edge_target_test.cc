@@ -63,7 +63,7 @@ void Check(const OnTarget& on, const std::vector<Sequence>& sequences, const Run
   const std::vector<Output> outputs = RunLibrary(sequences, options);
   for (size_t i = 0; i < sequences.size(); ++i) {
     SCOPED_TRACE(Describe(sequences[i].problem) + ", " + Describe(options));
-    // The canonical bits are near the oracle; that is shown once for each case, where it costs least.
+    // That the canonical program is near the oracle is shown by the operator's own tests.
     if (on.info().has_fma) {
       EXPECT_TRUE(IsCanonical(sequences[i].problem, outputs[i]));
     } else {
