@@ -107,6 +107,22 @@ Registry& TheRegistry() {
 // Targets without fused multiply-add: their bits differ.
 bool HasFma(int64_t target) { return (target & (HWY_SSE2 | HWY_SSSE3 | HWY_SSE4 | HWY_EMU128 | HWY_SCALAR)) == 0; }
 
+TargetInfo Describe(int64_t target, const KernelTable* table, bool active) {
+  TargetInfo info;
+  info.name = hwy::TargetName(target);
+  info.has_fma = HasFma(target);
+  if (table == nullptr) return info;  // nothing compiled for it may be called
+  info.vector_bytes = table->vector_bytes;
+  info.supported = true;
+  info.active = active;
+  constexpr int64_t kManyRows = 240;  // whole groups of any size up to 6
+  const RegisterBlock block = table->register_block(kManyRows);
+  info.num_registers = static_cast<int>(block.num_registers);
+  info.block_rows = static_cast<int>(block.rows);
+  info.block_cols = static_cast<int>(block.cols);
+  return info;
+}
+
 }  // namespace
 
 Status AddTargetForTest(const char* name) noexcept {
@@ -128,8 +144,7 @@ int ListTargets(TargetInfo* infos, int capacity) noexcept {
     if (n >= capacity) continue;
     const int64_t target = bits & -bits;
     const internal::KernelTable* table = internal::Find(registry, hwy::TargetName(target));
-    infos[n] = {hwy::TargetName(target), table == nullptr ? 0 : table->vector_bytes, internal::HasFma(target),
-                table != nullptr, table != nullptr && table == registry.active.load()};
+    infos[n] = internal::Describe(target, table, table == registry.active.load());
   }
   return n;
 }
@@ -137,8 +152,7 @@ int ListTargets(TargetInfo* infos, int capacity) noexcept {
 TargetInfo ActiveTarget() noexcept {
   internal::Registry& registry = internal::TheRegistry();
   const internal::KernelTable* active = registry.active.load();
-  const int64_t target = registry.targets[active - registry.tables];
-  return {active->target, active->vector_bytes, internal::HasFma(target), true, true};
+  return internal::Describe(registry.targets[active - registry.tables], active, true);
 }
 
 Status ForceTarget(const char* name) noexcept {
