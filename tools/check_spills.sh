@@ -13,7 +13,7 @@ usage: tools/check_spills.sh [--verbose] [PRESET [TARGET...]]
   PRESET   what to build and read: release (default), clang, aarch64, aarch64-clang
   TARGET   Highway's names; default: AVX2 AVX3 on x86-64, NEON SVE_256 on ARM
   --verbose names every loop
-exit status: 0; 1 spills, or with CI=true no disassembler; 77 no disassembler
+exit status: 0; 1 spills, or with CI=true no compiler or disassembler; 77 none can be had here
 USAGE
 }
 
@@ -33,7 +33,6 @@ case "$preset" in aarch64*) machine=aarch64 ;; *) machine="$(uname -m)" ;; esac
 if [ ${#targets[@]} -eq 0 ]; then
   if [ "$machine" = aarch64 ]; then targets=(NEON SVE_256); else targets=(AVX2 AVX3); fi
 fi
-# What clang compiles has no SVE_256, and NEON goes by the name of what it adds.
 cd "$HEADLANE_ROOT"
 
 disassembler=
@@ -50,14 +49,25 @@ if [ -z "$disassembler" ]; then
   exit 77
 fi
 
-options=()
-in_ci && options+=(-DHEADLANE_WERROR=ON)
-tools/build.sh "$preset" "${options[@]}" -- headlane
+status=0
+if [ "$machine" = aarch64 ] && [ "$(uname -m)" != aarch64 ]; then
+  tools/build_arm.sh "$preset" -DHEADLANE_BUILD_DECODER=OFF -DHEADLANE_BUILD_BENCH=OFF -- headlane || status=$?
+else
+  options=()
+  in_ci && options+=(-DHEADLANE_WERROR=ON)
+  tools/build.sh "$preset" "${options[@]}" -- headlane || status=$?
+fi
+if [ $status -eq 77 ]; then
+  say "SKIPPED: no compiler for $machine"
+  in_ci && exit 1
+  exit 77
+fi
+[ $status -eq 0 ] || die "the build failed"
 status=0
 for target in "${targets[@]}"; do
-  for source in kv_f32 kv_f16 kv_bf16 linear_f32; do
-    object="build/$preset/src/CMakeFiles/headlane.dir/kernels/$source.cc.o"
+  for object in "build/$preset/src/CMakeFiles/headlane.dir/kernels"/{kv_*,linear_f32}.cc.o; do
     [ -f "$object" ] || die "no $object"
+    source="$(basename "$object" .cc.o)"
     "$disassembler" -d --no-show-raw-insn -C --wide "$object" |
       python3 tools/lib/check_spills.py --target "N_$target" --name "$source" "${verbose[@]}" || status=1
   done
