@@ -33,6 +33,8 @@ void BlockMask::FindSubBlocks() {
     SubBlock& sub = sub_blocks_[i];
     sub.row_begin = i * block_.sub_rows;
     sub.num_rows = std::min<int64_t>(block_.sub_rows, block_.num_rows - sub.row_begin);
+    sub.kv_head = block_.kv_head + sub.row_begin / block_.head_rows();
+    sub.head_row = block_.row_begin + sub.row_begin % block_.head_rows();
     sub.by_all = slot_.keys[sub.row_begin].rest;
     for (int64_t r = sub.row_begin; r < sub.row_begin + sub.num_rows; ++r) {
       const RowKeys& keys = slot_.keys[r];
@@ -78,7 +80,7 @@ void BlockMask::FillBits(const SubBlock& sub, int64_t base) const {
   int64_t last_token = -1;
   for (int64_t r = sub.row_begin; r < sub.row_begin + sub.num_rows; ++r) {
     uint16_t* const bits = slot_.visible + r * kTilesPerBlock;
-    const int64_t row = block_.row_begin + r;
+    const int64_t row = sub.head_row + r - sub.row_begin;
     const int64_t token = row / problem.group;
     // The heads of a token see the same, unless a mask says otherwise.
     if (token == last_token && (view.data == nullptr || view.head_stride == 0)) {
@@ -89,7 +91,7 @@ void BlockMask::FillBits(const SubBlock& sub, int64_t base) const {
     IntervalBits(slot_.keys[r], base, bits);
     if (mask_.has_tree()) AndTreeBits(mask_, token, base, bits);
     if (view.data != nullptr) {
-      const int64_t head = block_.kv_head * problem.group + row % problem.group;
+      const int64_t head = sub.kv_head * problem.group + row % problem.group;
       AndBoolBits(first_row + sequence.batch * view.batch_stride + (sequence.q_begin + token) * view.token_stride +
                       head * view.head_stride,
                   view.format, sequence.kv_len, base, bits);

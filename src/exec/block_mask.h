@@ -14,10 +14,12 @@
 
 namespace headlane::internal {
 
-// Rows that go through a kernel together.
+// Rows that go through a kernel together, of one KV head.
 struct SubBlock {
   int64_t row_begin = 0;  // within the row block
   int64_t num_rows = 0;
+  int64_t kv_head = 0;
+  int64_t head_row = 0;  // its first row among all of the KV head
   RowKeys seen;          // hulls of what its rows see; the two may overlap
   KeyInterval by_all;    // in the `rest` of every row
   bool started = false;  // in the present split
@@ -47,7 +49,9 @@ class BlockMask {
   void FillBits(const SubBlock& sub, int64_t base) const;
   void SetIntervals(const SubBlock& sub, int64_t lane_base, int64_t num_lanes) const;
 
-  static constexpr int64_t kMaxSubBlocks = 384 / kSubRows;  // TileRows() gives at most 384 rows
+  // TileRows() gives at most 384 rows; of several heads each has a sub-block.
+  static constexpr int64_t kMaxSubBlocks = kDecodeRows;
+  static_assert(kMaxSubBlocks * kSubRows >= 384);
 
   const RunContext& run_;
   const RowBlock& block_;

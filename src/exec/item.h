@@ -1,4 +1,4 @@
-// One item of work: rows x one KV head x a range of splits, from queries to states or outputs.
+// One item of work: the rows of a block x a range of splits, from queries to states or outputs.
 //
 // Separate from attention.cc, which knows workers and counters. Called by RunWorker only.
 #ifndef HEADLANE_SRC_EXEC_ITEM_H_

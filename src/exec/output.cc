@@ -16,13 +16,16 @@ template <typename F>
 void ForEachRow(const RunContext& run, const RowBlock& block, const F& f) {
   const Problem& problem = run.plan.problem();
   const SequenceSpec& sequence = run.plan.sequences()[static_cast<size_t>(block.sequence)];
-  int64_t token = sequence.q_begin + block.row_begin / problem.group;
-  int64_t in_group = block.row_begin % problem.group;
-  for (int64_t r = 0; r < block.num_rows; ++r) {
-    f(r, token, block.kv_head * problem.group + in_group);
-    if (++in_group == problem.group) {
-      in_group = 0;
-      ++token;
+  int64_t r = 0;
+  for (int64_t kv_head = block.kv_head; kv_head < block.kv_head + block.num_heads; ++kv_head) {
+    int64_t token = sequence.q_begin + block.row_begin / problem.group;
+    int64_t in_group = block.row_begin % problem.group;
+    for (int64_t end = r + block.head_rows(); r < end; ++r) {
+      f(r, token, kv_head * problem.group + in_group);
+      if (++in_group == problem.group) {
+        in_group = 0;
+        ++token;
+      }
     }
   }
 }

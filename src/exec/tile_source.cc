@@ -12,10 +12,6 @@ namespace {
 
 const KvKernels& KernelsFor(const KernelTable& kernels, DType dtype) { return kernels.kv[static_cast<int>(dtype)]; }
 
-// Up to so many query rows wait for memory, and use the rows of plain tensors where they lie; for more, tiles that are
-// packed once are less work.
-constexpr int64_t kMaxRowsInPlace = 8;
-
 // Takes the lowest set bit off.
 int TakeBit(uint32_t* bits) {
   const int bit = std::countr_zero(*bits);
@@ -31,8 +27,12 @@ TileSource::Rows TileSource::RowsOf(const ConstTensorView& view, const SequenceS
   const int64_t bytes = DTypeBytes(view.dtype);
   const int64_t first =
       sequence.batch * view.batch_stride + sequence.kv_begin * view.token_stride + head * view.head_stride;
-  return {static_cast<const std::byte*>(view.data) + first * bytes, view.dtype, view.token_stride, view.dim_stride,
-          view.token_stride * bytes};
+  return {static_cast<const std::byte*>(view.data) + first * bytes,
+          view.dtype,
+          view.token_stride,
+          view.dim_stride,
+          view.token_stride * bytes,
+          view.head_stride};
 }
 
 TileSource::TileSource(const RunContext& run, const RowBlock& block, const Slot& slot)
@@ -84,9 +84,16 @@ void TileSource::InitRows(const RunContext& run, const RowBlock& block) {
   make_k_ = make_v_ = true;
   k_rows_ = RowsOf(run.args.k, sequence, block.kv_head);
   if (!values_in_keys_) v_rows_ = RowsOf(run.args.v, sequence, block.kv_head);
-  if (block.decode() && block.num_rows <= kMaxRowsInPlace && !values_in_keys_) {
+  if (block.decode() && block.head_rows() <= kInPlaceRows && !values_in_keys_) {
     k_in_place_ = qk_dim_ > 0 && k_rows_.dim_stride == 1;
     v_in_place_ = v_dim_ > 0 && v_dim_ % kTileKeys == 0 && v_rows_.dim_stride == 1;
+  }
+  if (block.num_heads > 1) {
+    const ConstTensorView& k = run.args.k;
+    const ConstTensorView& v = run.args.v;
+    k_first_ = k_rows_.data;
+    v_first_ = v_rows_.data;
+    heads_together_ = k_in_place_ && v_in_place_ && k.head_stride < k.token_stride && v.head_stride < v.token_stride;
   }
   kv_len_ = sequence.kv_len;
   tile_bytes_ =

@@ -21,10 +21,16 @@ struct BlockTiles {
   uint32_t non_finite = 0;  // bit t: V tile t may hold something that is not finite
 };
 
-// Tiles of one sequence and one KV head.
+// Tiles of one sequence and one KV head at a time.
 class TileSource {
  public:
   TileSource(const RunContext& run, const RowBlock& block, const Slot& slot);
+
+  // Which of the row block's KV heads is meant from now on, the first at the beginning.
+  void SelectHead(int64_t head) {
+    k_rows_.data = k_first_ + head * k_rows_.head_stride * DTypeBytes(k_rows_.dtype);
+    v_rows_.data = v_first_ + head * v_rows_.head_stride * DTypeBytes(v_rows_.dtype);
+  }
 
   // Finds or makes those tiles of block number `block` (of the whole sequence) whose bits are set. What is made is
   // overwritten by the next call; slots behind kv_len are zeros then.
@@ -44,8 +50,11 @@ class TileSource {
     DType dtype = DType::kF32;
     int64_t row_stride = 0;  // elements
     int64_t dim_stride = 0;
-    int64_t row_bytes = 0;  // row_stride in bytes
+    int64_t row_bytes = 0;    // row_stride in bytes
+    int64_t head_stride = 0;  // elements
   };
+  // All heads of the row block are in place, and read fastest together: they are neighbours in a token.
+  bool heads_together() const { return heads_together_; }
   bool k_in_place() const { return k_in_place_; }
   bool v_in_place() const { return v_in_place_; }
   const Rows& k_rows() const { return k_rows_; }
@@ -71,6 +80,7 @@ class TileSource {
   bool make_v_ = false;
   bool k_in_place_ = false;
   bool v_in_place_ = false;
+  bool heads_together_ = false;
   const KernelTable& kernels_;
   const KvKernels* k_kernels_;
   const KvKernels* v_kernels_;
@@ -96,10 +106,12 @@ class TileSource {
   int64_t k_tile_bytes_ = 0;
   int64_t v_tile_bytes_ = 0;
 
-  // Plain tensors: the first key and value.
+  // Plain tensors: the first key and value of the selected head.
   static Rows RowsOf(const ConstTensorView& view, const SequenceSpec& sequence, int64_t head);
   Rows k_rows_;
   Rows v_rows_;
+  const std::byte* k_first_ = nullptr;  // of the block's first head
+  const std::byte* v_first_ = nullptr;
   int64_t kv_len_ = 0;
 };
 

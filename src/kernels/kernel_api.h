@@ -155,38 +155,44 @@ struct KToVTileArgs {
 };
 
 // As QkArgs, from rows of keys as they lie in a plain tensor, for few rows of queries: tiles are made in registers, or
-// two at a time in L1. A tensor [tokens][heads][dim] is read fastest (4 / 5 of bandwidth on Zen 3) in order of address:
-// 16 keys of one head, the same 16 of the next head, ..., without prefetching; one head alone reads half as fast,
-// `ahead` helps it then. num_keys and s (from lane t * 16 on) may name a part of a block.
+// two at a time in L1. Several heads go together, a tile of 16 keys of each and then the next tile: a tensor
+// [tokens][heads][dim] is read fastest so, in order of address. num_keys and s (from lane t * 16 on) may name a part of
+// a block. Rows of queries, scores and what else is per row: those of the first head, then those of the next.
 struct QkRowsArgs {
-  const float* q;  // [rows][q_pitch], already times the scale
+  const float* q;  // [num_heads * rows][q_pitch], already times the scale
   int64_t q_pitch;
-  int64_t rows;
+  int64_t rows;  // of each head
   int64_t qk_dim;
-  const void* k;       // [num_keys] rows of dense features
-  DType k_dtype;       // converted exactly
-  int64_t row_stride;  // elements between keys
-  int64_t num_keys;    // 1 .. 128
-  int64_t ahead;       // what is so many bytes behind each row's bytes is prefetched meanwhile; 0: nothing
-  float* scratch;      // 2 tiles of f32
-  float* s;            // [rows][kBlockKeys]: lanes of keys that do not exist in the last tile are undefined
+  const void* k;  // [num_keys] rows of dense features, of the first head
+  DType k_dtype;  // converted exactly
+  int64_t num_heads;
+  int64_t row_stride;   // elements between keys
+  int64_t head_stride;  // elements between heads
+  int64_t num_keys;     // 1 .. 128
+  int64_t ahead;        // the tile that comes so many tiles later, of whichever head, is prefetched; 0: none
+  const void* next;     // optional: what will be read after this call, in rows of the same strides
+  float* scratch;       // 2 tiles of f32
+  float* s;  // [num_heads * rows][kBlockKeys]: lanes of keys that do not exist in the last tile are undefined
 };
 
-// As PvArgs, from rows of values, without a copy of them.
+// As PvArgs, from rows of values, without a copy of them, and in the order of QkRowsArgs.
 struct PvRowsArgs {
-  const float* w;  // [rows][kBlockKeys]
-  int64_t rows;
-  const void* v;  // [num_keys] rows of dense features
+  const float* w;  // [num_heads * rows][kBlockKeys]
+  int64_t rows;    // of each head
+  const void* v;   // [num_keys] rows of dense features, of the first head
   DType v_dtype;
+  int64_t num_heads;
   int64_t row_stride;
+  int64_t head_stride;
   int64_t num_keys;  // 1 .. 128
-  int64_t ahead;     // as in QkRowsArgs
-  int64_t v_dim;     // a multiple of 16
-  const float* c;    // [rows]; nullptr: o is not read, it starts at 0
-  float* o;          // [rows][o_pitch], o_pitch >= v_dim, 64-byte aligned rows
+  int64_t ahead;     // as in QkRowsArgs, and next
+  const void* next;
+  int64_t v_dim;   // a multiple of 16
+  const float* c;  // [num_heads * rows]; nullptr: o is not read, it starts at 0
+  float* o;        // [num_heads * rows][o_pitch], o_pitch >= v_dim, 64-byte aligned rows
   int64_t o_pitch;
-  const uint16_t* live;  // [rows][kTilesPerBlock] as SoftmaxArgs::live, required: where a key's bit is clear it is left
-                         // out, whatever its v holds
+  const uint16_t* live;  // [num_heads * rows][kTilesPerBlock] as SoftmaxArgs::live, required: where a key's bit is
+                         // clear it is left out, whatever its v holds
 };
 
 // What each translation unit says it was compiled for (`compiled_for`) is known in the namespace of a target only, and

@@ -136,6 +136,16 @@ HWY_INLINE HWY_MAYBE_UNUSED const T* AheadInTiles(const T* line) {
 template <int kCols>
 inline constexpr bool kWholeTiles = !HWY_HAVE_SCALABLE && kCols % kColsPerTile == 0;
 
+// Which cache an io prefetches to, as __builtin_prefetch takes it: L1 unless it says otherwise.
+template <class IO>
+constexpr int PrefetchTo() {
+  if constexpr (requires { IO::kPrefetchTo; }) {
+    return IO::kPrefetchTo;
+  } else {
+    return 3;
+  }
+}
+
 #define HEADLANE_ROWS_(M) M(0) M(1) M(2) M(3) M(4) M(5)
 #define HEADLANE_COLS_(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3) M(r, 4) M(r, 5) M(r, 6) M(r, 7)
 
@@ -146,7 +156,7 @@ inline constexpr bool kWholeTiles = !HWY_HAVE_SCALABLE && kCols % kColsPerTile =
 //   const float* A(segment)        row 0 of a: k_len floats; the others stand APitch() floats apart
 //   const T* B(c, segment)         column c of b: line i at + i * LineStep(), aligned as Tile::Load wants it
 //   int64_t LineStep()             elements between lines
-//   const T* Ahead(const T*)       what to prefetch when the line at that address is used
+//   const T* Ahead(const T*)       what to prefetch when the line at that address is used; to where: PrefetchTo
 //   VF Load(d, r, c)               first value of an accumulator
 //   void Store(d, r, c, VF)        last value of it
 // Segments continue the chain with other addresses (the tiles of a block, for the weighted sum).
@@ -157,6 +167,7 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
   [[maybe_unused]] constexpr bool kIsTight = RegistersOfBlock(kRows, kCols) == kNumRegisters;
   using Tile = typename IO::Tile;
   using T = typename Tile::T;
+  [[maybe_unused]] constexpr int kPrefetchTo = PrefetchTo<IO>();
   const DF d;
   const int64_t k_len = IO::kLength != 0 ? IO::kLength : length;
   // Steps per turn of the loop, whose own instructions are then few beside the FMAs.
@@ -187,7 +198,7 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
   [[maybe_unused]] const T* HWY_RESTRICT b##c = b;
     HEADLANE_COLS_(HEADLANE_B_, 0)
 #define HEADLANE_PREFETCH_(r, c) \
-  if constexpr (c < kCols && c % kColsPerTile == 0) __builtin_prefetch(io.Ahead(b##c + line), 0, 3);
+  if constexpr (c < kCols && c % kColsPerTile == 0) __builtin_prefetch(io.Ahead(b##c + line), 0, kPrefetchTo);
 #define HEADLANE_LOAD_B_(kStep, c)                        \
   [[maybe_unused]] VF bv##c = hn::Zero(d);                \
   if constexpr (c < kCols) {                              \

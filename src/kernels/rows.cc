@@ -19,14 +19,57 @@ HWY_BEFORE_NAMESPACE();
 namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
+// Walks over the tiles of a call in the order in which they are read, `args.ahead` tiles before they are. What is
+// beyond the last one begins at args.next, if anything does.
+class AheadOfTiles {
+ public:
+  template <class Args>
+  HWY_INLINE AheadOfTiles(const Args& args, const void* rows, int64_t element_bytes)
+      : tile_(static_cast<const char*>(rows)),
+        next_(static_cast<const char*>(args.next)),
+        tile_bytes_(args.row_stride * kTileKeys * element_bytes),
+        head_bytes_(args.head_stride * element_bytes),
+        num_heads_(args.num_heads),
+        tiles_left_(CeilDiv(args.num_keys, kTileKeys)) {
+    for (int64_t i = 0; i < args.ahead; ++i) Advance();
+  }
+  // Bytes from this tile to the one that is to be fetched, and on to the next.
+  HWY_INLINE int64_t Take(const void* tile) {
+    const int64_t distance =
+        tile_ == nullptr ? 0
+                         : reinterpret_cast<intptr_t>(tile_) + head_ * head_bytes_ - reinterpret_cast<intptr_t>(tile);
+    Advance();
+    return distance;
+  }
+
+ private:
+  HWY_INLINE void Advance() {
+    if (++head_ < num_heads_) return;
+    head_ = 0;
+    tile_ = --tiles_left_ == 0 ? next_ : tile_ == nullptr ? nullptr : tile_ + tile_bytes_;
+  }
+
+  const char* tile_;
+  const char* next_;
+  int64_t tile_bytes_, head_bytes_, num_heads_, tiles_left_;
+  int64_t head_ = 0;
+};
+
+template <class T>
+HWY_INLINE const T* BytesBehind(const T* p, int64_t bytes) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(p) + bytes);
+}
+
 struct RowsQkIO {
   using Tile = F32Tile;
   static constexpr int64_t kLength = 0;
   static constexpr bool kEvenLength = true;
   const QkRowsArgs& args;
-  int64_t first_lane, row0, col, per_tile, lanes;
+  const float* q;
+  float* s;
+  int64_t row0, col, per_tile, lanes;
 
-  HWY_INLINE const float* A(int64_t) const { return args.q + row0 * args.q_pitch; }
+  HWY_INLINE const float* A(int64_t) const { return q + row0 * args.q_pitch; }
   HWY_INLINE int64_t APitch() const { return args.q_pitch; }
   HWY_INLINE const float* B(int c, int64_t) const {
     return args.scratch + (col + c) / per_tile * (args.qk_dim * kTileKeys) + (col + c) % per_tile * lanes;
@@ -35,7 +78,7 @@ struct RowsQkIO {
   HWY_INLINE const float* Ahead(const float* line) const { return line; }
   HWY_INLINE VF Load(DF d, int, int) const { return hn::Zero(d); }
   HWY_INLINE void Store(DF d, int r, int c, VF v) const {
-    hn::Store(v, d, args.s + (row0 + r) * kBlockKeys + first_lane + (col + c) * lanes);
+    hn::Store(v, d, s + (row0 + r) * kBlockKeys + (col + c) * lanes);
   }
 };
 
@@ -43,14 +86,13 @@ struct MakeRowsQkIO {
   static constexpr bool kPrefetch = false;
   static constexpr bool kOneTile = false;
   const QkRowsArgs& args;
-  int64_t first_lane, per_tile, lanes;
-  HWY_INLINE RowsQkIO IO(int64_t row0, int64_t col) const { return {args, first_lane, row0, col, per_tile, lanes}; }
+  const float* q;
+  float* s;
+  int64_t per_tile, lanes;
+  HWY_INLINE RowsQkIO IO(int64_t row0, int64_t col) const { return {args, q, s, row0, col, per_tile, lanes}; }
   HWY_INLINE MakeRowsQkIO WithoutPrefetch() const { return *this; }
 };
 
-#ifndef HLPF
-#define HLPF 3
-#endif
 // Through tiles in L1: what the registers cannot do, and rows so many that a tile is used often enough to pay for being
 // stored. From `first_key` on.
 void QkRowsInTiles(const QkRowsArgs& args, int64_t first_key) {
@@ -60,23 +102,26 @@ void QkRowsInTiles(const QkRowsArgs& args, int64_t first_key) {
   pack.row_stride = args.row_stride;
   pack.dim_stride = 1;
   pack.dim = args.qk_dim;
-  const int64_t row_bytes = args.row_stride * DTypeBytes(args.k_dtype);
+  const int64_t bytes = DTypeBytes(args.k_dtype);
   // Two tiles: one alone has too few chains to hide the latency of the FMAs of a single row.
   for (int64_t key = first_key; key < args.num_keys; key += 2 * kTileKeys) {
     const int64_t num_tiles = HWY_MIN(2, CeilDiv(args.num_keys - key, kTileKeys));
-    for (int64_t t = 0; t < num_tiles; ++t) {
-      const int64_t first = key + t * kTileKeys;
-      pack.rows = static_cast<const char*>(args.k) + first * row_bytes;
-      pack.num_keys = HWY_MIN(kTileKeys, args.num_keys - first);
-      float* const tile = args.scratch + t * args.qk_dim * kTileKeys;
-      pack.tile = tile;
-      if (pack.num_keys < kTileKeys) {
-        for (int64_t i = 0; i < args.qk_dim * kTileKeys; ++i) tile[i] = 0.0f;
+    for (int64_t head = 0; head < args.num_heads; ++head) {
+      for (int64_t t = 0; t < num_tiles; ++t) {
+        const int64_t first = key + t * kTileKeys;
+        pack.rows = static_cast<const char*>(args.k) + (first * args.row_stride + head * args.head_stride) * bytes;
+        pack.num_keys = HWY_MIN(kTileKeys, args.num_keys - first);
+        float* const tile = args.scratch + t * args.qk_dim * kTileKeys;
+        pack.tile = tile;
+        if (pack.num_keys < kTileKeys) {
+          for (int64_t i = 0; i < args.qk_dim * kTileKeys; ++i) tile[i] = 0.0f;
+        }
+        PackK<F32Tile>(pack);
       }
-      PackK<F32Tile>(pack);
+      BlockedMultiply(args.rows, num_tiles * per_tile, 1, args.qk_dim,
+                      MakeRowsQkIO{args, args.q + head * args.rows * args.q_pitch,
+                                   args.s + head * args.rows * kBlockKeys + key, per_tile, kTileKeys / per_tile});
     }
-    BlockedMultiply(args.rows, num_tiles * per_tile, 1, args.qk_dim,
-                    MakeRowsQkIO{args, key, per_tile, kTileKeys / per_tile});
   }
 }
 
@@ -92,18 +137,22 @@ struct Keys8 {
   HWY_INLINE void Advance(int64_t n) { p0 += n, p3 += n, p6 += n; }
 };
 
-template <int N, class T>
+// What is so many bytes behind the line of each key. To L2: rows are often a multiple of 4 KiB apart and would push
+// each other out of a set of L1.
+template <class T>
 HWY_INLINE void PrefetchLine(const Keys8<T>& keys, int64_t ahead) {
-  const T *p0 = keys.p0 + ahead, *p3 = keys.p3 + ahead, *p6 = keys.p6 + ahead;
+  const T* const p0 = BytesBehind(keys.p0, ahead);
+  const T* const p3 = BytesBehind(keys.p3, ahead);
+  const T* const p6 = BytesBehind(keys.p6, ahead);
   const int64_t s = keys.stride;
-  __builtin_prefetch(p0, 0, HLPF);
-  __builtin_prefetch(p0 + s, 0, HLPF);
-  __builtin_prefetch(p0 + 2 * s, 0, HLPF);
-  __builtin_prefetch(p3, 0, HLPF);
-  __builtin_prefetch(p3 + s, 0, HLPF);
-  __builtin_prefetch(p3 + 2 * s, 0, HLPF);
-  __builtin_prefetch(p6, 0, HLPF);
-  __builtin_prefetch(p6 + s, 0, HLPF);
+  __builtin_prefetch(p0, 0, 2);
+  __builtin_prefetch(p0 + s, 0, 2);
+  __builtin_prefetch(p0 + 2 * s, 0, 2);
+  __builtin_prefetch(p3, 0, 2);
+  __builtin_prefetch(p3 + s, 0, 2);
+  __builtin_prefetch(p3 + 2 * s, 0, 2);
+  __builtin_prefetch(p6, 0, 2);
+  __builtin_prefetch(p6 + s, 0, 2);
 }
 
 // 16 bytes of two keys, as words.
@@ -167,9 +216,20 @@ HWY_INLINE VPack OneFeature(const Keys8<typename Row::T>& keys, int64_t at) {
   return hn::Load(DPack(), v);
 }
 
-// 16 keys, transposed in registers on their way to the products.
+// Scores of 8 keys in so many rows.
+template <int kRows>
+HWY_INLINE void StoreScores(VPack v0, VPack v1, VPack v2, VPack v3, float* s) {
+  const DPack d;
+  hn::Store(v0, d, s);
+  if constexpr (kRows > 1) hn::Store(v1, d, s + kBlockKeys);
+  if constexpr (kRows > 2) hn::Store(v2, d, s + 2 * kBlockKeys);
+  if constexpr (kRows > 3) hn::Store(v3, d, s + 3 * kBlockKeys);
+}
+
+// 16 keys, transposed in registers on their way to the products; `ahead` bytes behind them is prefetched.
 template <int kRows, class Row>
-HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k, float* s) {
+HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k, int64_t ahead,
+                               const float* HWY_RESTRICT q, float* s) {
   constexpr int64_t kStep = Row::kDType == DType::kBF16 ? 8 : 4;
   constexpr int64_t kLineFeatures = 64 / static_cast<int64_t>(sizeof(typename Row::T));
   // 8 keys, then the other 8, in turns of so many features: rows are often a multiple of 4 KiB apart, and a set of L1
@@ -177,17 +237,13 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
   constexpr int64_t kChunk = 16;
   const DPack d;
   Keys8<typename Row::T> low(k, args.row_stride), high(k + 8 * args.row_stride, args.row_stride);
-  const float* HWY_RESTRICT q = args.q;
   const int64_t pitch = args.q_pitch;
   VPack l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
   VPack h0 = l0, h1 = l0, h2 = l0, h3 = l0;
-  const int64_t ahead = args.ahead / static_cast<int64_t>(sizeof(typename Row::T));
   int64_t left = args.qk_dim;
   for (; left >= kLineFeatures; left -= kLineFeatures) {
-    if (args.ahead != 0) {
-      PrefetchLine<8>(low, ahead);
-      PrefetchLine<8>(high, ahead);
-    }
+    PrefetchLine(low, ahead);
+    PrefetchLine(high, ahead);
     for (int64_t begin = 0; begin < kLineFeatures; begin += kChunk) {
       for (int64_t i = begin; i < begin + kChunk; i += kStep) AddStep<kRows, Row>(low, i, q + i, pitch, l0, l1, l2, l3);
       for (int64_t i = begin; i < begin + kChunk; i += kStep)
@@ -206,37 +262,38 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
     AddFeature<kRows>(OneFeature<Row>(low, i), q + i, pitch, l0, l1, l2, l3);
     AddFeature<kRows>(OneFeature<Row>(high, i), q + i, pitch, h0, h1, h2, h3);
   }
-  hn::Store(l0, d, s);
-  hn::Store(h0, d, s + 8);
-  if constexpr (kRows > 1) hn::Store(l1, d, s + kBlockKeys), hn::Store(h1, d, s + kBlockKeys + 8);
-  if constexpr (kRows > 2) hn::Store(l2, d, s + 2 * kBlockKeys), hn::Store(h2, d, s + 2 * kBlockKeys + 8);
-  if constexpr (kRows > 3) hn::Store(l3, d, s + 3 * kBlockKeys), hn::Store(h3, d, s + 3 * kBlockKeys + 8);
+  StoreScores<kRows>(l0, l1, l2, l3, s);
+  StoreScores<kRows>(h0, h1, h2, h3, s + 8);
+}
+
+template <int kRows, class Row>
+HWY_INLINE int64_t QkRowsDirect(const QkRowsArgs& args) {
+  using T = typename Row::T;
+  AheadOfTiles ahead(args, args.k, sizeof(T));
+  int64_t key = 0;
+  for (; key + kTileKeys <= args.num_keys; key += kTileKeys) {
+    for (int64_t head = 0; head < args.num_heads; ++head) {
+      const T* const tile = static_cast<const T*>(args.k) + key * args.row_stride + head * args.head_stride;
+      QkTileDirect<kRows, Row>(args, tile, ahead.Take(tile), args.q + head * kRows * args.q_pitch,
+                               args.s + head * kRows * kBlockKeys + key);
+    }
+  }
+  return key;
 }
 
 // Whole tiles; returns how many keys that were.
 template <class Row>
 HWY_INLINE int64_t QkRowsDirect(const QkRowsArgs& args) {
-  const typename Row::T* const k = static_cast<const typename Row::T*>(args.k);
-  int64_t key = 0;
-  for (; key + kTileKeys <= args.num_keys; key += kTileKeys) {
-    const typename Row::T* const tile = k + key * args.row_stride;
-    float* const s = args.s + key;
-    switch (args.rows) {
-      case 1:
-        QkTileDirect<1, Row>(args, tile, s);
-        break;
-      case 2:
-        QkTileDirect<2, Row>(args, tile, s);
-        break;
-      case 3:
-        QkTileDirect<3, Row>(args, tile, s);
-        break;
-      default:
-        QkTileDirect<4, Row>(args, tile, s);
-        break;
-    }
+  switch (args.rows) {
+    case 1:
+      return QkRowsDirect<1, Row>(args);
+    case 2:
+      return QkRowsDirect<2, Row>(args);
+    case 3:
+      return QkRowsDirect<3, Row>(args);
+    default:
+      return QkRowsDirect<4, Row>(args);
   }
-  return key;
 }
 
 int64_t QkRowsDirect(const QkRowsArgs& args) {
@@ -272,94 +329,121 @@ struct RowTile {
   }
 };
 
-template <class Element>
+// One tile of one head.
+template <class ElementType>
+struct RowsPvTile {
+  using Element = ElementType;
+  using T = typename Element::T;
+  const PvRowsArgs& args;
+  const T* v;
+  const float* w;
+  const float* c;  // nullptr: o is not scaled
+  float* o;
+  const uint16_t* live;
+  bool fresh;     // o is not read
+  int64_t ahead;  // bytes to what is prefetched
+};
+
+template <class Element, int64_t kKeys>
 struct RowsPvIO {
   using Tile = RowTile<Element>;
   using T = typename Tile::T;
-  static constexpr int64_t kLength = 0;
+  static constexpr int64_t kLength = kKeys;
   static constexpr bool kEvenLength = true;
-  const PvRowsArgs& args;
-  const T* v;
-  int64_t first_key, row0, col, lanes;
+  static constexpr int kPrefetchTo = 2;  // L2, as for keys
+  const RowsPvTile<Element>& tile;
+  int64_t row0, col, lanes;
 
-  HWY_INLINE const float* A(int64_t) const { return args.w + row0 * kBlockKeys + first_key; }
+  HWY_INLINE const float* A(int64_t) const { return tile.w + row0 * kBlockKeys; }
   HWY_INLINE static constexpr int64_t APitch() { return kBlockKeys; }
-  HWY_INLINE const T* B(int c, int64_t) const { return v + (col + c) * lanes; }
-  HWY_INLINE int64_t LineStep() const { return args.row_stride; }
-  HWY_INLINE const T* Ahead(const T* line) const {
-    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(line) + args.ahead);
-  }
-  HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
+  HWY_INLINE const T* B(int c, int64_t) const { return tile.v + (col + c) * lanes; }
+  HWY_INLINE int64_t LineStep() const { return tile.args.row_stride; }
+  HWY_INLINE const T* Ahead(const T* line) const { return BytesBehind(line, tile.ahead); }
+  HWY_INLINE float* O(int r, int c) const { return tile.o + (row0 + r) * tile.args.o_pitch + (col + c) * lanes; }
   HWY_INLINE VF Load(DF d, int r, int c) const {
-    if (first_key > 0) return hn::Load(d, O(r, c));
-    if (args.c == nullptr) return hn::Zero(d);
-    return hn::Mul(hn::Load(d, O(r, c)), hn::Set(d, args.c[row0 + r]));
+    if (tile.fresh) return hn::Zero(d);
+    const VF o = hn::Load(d, O(r, c));
+    return tile.c == nullptr ? o : hn::Mul(o, hn::Set(d, tile.c[row0 + r]));
   }
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
 };
 
-template <class Element, bool kAhead>
+// kKeys: 16, or 0 for fewer.
+template <class Element, int64_t kKeys, bool kAhead>
 struct MakeRowsPvIO {
   static constexpr bool kPrefetch = kAhead;
   static constexpr bool kOneTile = false;
-  const PvRowsArgs& args;
-  const typename Element::T* v;
-  int64_t first_key, first_col, lanes;
-  HWY_INLINE RowsPvIO<Element> IO(int64_t row0, int64_t col) const {
-    return {args, v, first_key, row0, first_col + col, lanes};
-  }
-  HWY_INLINE MakeRowsPvIO<Element, false> WithoutPrefetch() const { return {args, v, first_key, first_col, lanes}; }
+  const RowsPvTile<Element>& tile;
+  int64_t lanes;
+  HWY_INLINE RowsPvIO<Element, kKeys> IO(int64_t row0, int64_t col) const { return {tile, row0, col, lanes}; }
+  HWY_INLINE MakeRowsPvIO<Element, kKeys, false> WithoutPrefetch() const { return {tile, lanes}; }
 };
 
 // Leaves out the keys that do not count, one row at a time: values of any kind may stand there.
 template <class Element>
-void PvRowsSelected(const PvRowsArgs& args) {
+HWY_NOINLINE void PvTileSelected(const RowsPvTile<Element>& tile, int64_t num_keys) {
   const DF d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t r = 0; r < args.rows; ++r) {
-    for (int64_t feature = 0; feature < args.v_dim; feature += lanes) {
-      float* o = args.o + r * args.o_pitch + feature;
-      VF acc = hn::Zero(d);
-      if (args.c != nullptr) acc = hn::Mul(hn::Load(d, o), hn::Set(d, args.c[r]));
-      const typename Element::T* v = static_cast<const typename Element::T*>(args.v) + feature;
-      for (int64_t key = 0; key < args.num_keys; ++key, v += args.row_stride) {
-        if ((args.live[r * kTilesPerBlock + key / kTileKeys] >> key % kTileKeys & 1) == 0) continue;
-        acc = hn::MulAdd(hn::Set(d, args.w[r * kBlockKeys + key]), Element::Load(d, v), acc);
+  for (int64_t r = 0; r < tile.args.rows; ++r) {
+    const uint32_t live = tile.live[r * kTilesPerBlock];
+    for (int64_t feature = 0; feature < tile.args.v_dim; feature += lanes) {
+      float* const o = tile.o + r * tile.args.o_pitch + feature;
+      VF acc = tile.fresh ? hn::Zero(d) : hn::Load(d, o);
+      if (!tile.fresh && tile.c != nullptr) acc = hn::Mul(acc, hn::Set(d, tile.c[r]));
+      const typename Element::T* v = tile.v + feature;
+      for (int64_t key = 0; key < num_keys; ++key, v += tile.args.row_stride) {
+        if ((live >> key & 1) == 0) continue;
+        acc = hn::MulAdd(hn::Set(d, tile.w[r * kBlockKeys + key]), Element::Load(d, v), acc);
       }
       hn::Store(acc, d, o);
     }
   }
 }
 
-HWY_INLINE bool AllLive(const PvRowsArgs& args) {
-  for (int64_t r = 0; r < args.rows; ++r) {
-    for (int64_t key = 0; key < args.num_keys; key += kTileKeys) {
-      const uint32_t all = (1u << HWY_MIN(kTileKeys, args.num_keys - key)) - 1;
-      if ((args.live[r * kTilesPerBlock + key / kTileKeys] & all) != all) return false;
-    }
+// Whether all of `num_keys` keys of a tile count in all rows.
+HWY_INLINE bool AllLive(const uint16_t* live, int64_t rows, int64_t num_keys) {
+  uint32_t all = ~0u;
+  for (int64_t r = 0; r < rows; ++r) all &= live[r * kTilesPerBlock];
+  const uint32_t wanted = (1u << num_keys) - 1;
+  return (all & wanted) == wanted;
+}
+
+template <class Element, int64_t kKeys>
+HWY_INLINE void PvTile(const RowsPvTile<Element>& tile, int64_t num_keys) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  const int64_t num_cols = tile.args.v_dim / lanes, rows = tile.args.rows;
+  using Make = MakeRowsPvIO<Element, kKeys, kKeys != 0>;
+  if (rows <= kMaxRows) {
+    WithRows(rows, GroupColumns<Make>{0, 0, num_cols, 1, num_keys, Make{tile, lanes}});
+  } else {
+    BlockedMultiply(rows, num_cols, 1, num_keys, Make{tile, lanes});
   }
-  return true;
 }
 
 template <class Element>
 HWY_INLINE void PvRowsOf(const PvRowsArgs& args) {
-  if (!AllLive(args)) return PvRowsSelected<Element>(args);
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
-  const int64_t num_cols = args.v_dim / lanes;
-  // As many columns as a single row uses at a time.
-  const int64_t step = HWY_MIN(num_cols, 64 / lanes);
-  const int64_t num_parts = CeilDiv(num_cols, step);
+  using T = typename Element::T;
+  AheadOfTiles ahead(args, args.v, sizeof(T));
   // Tile by tile: all features of 16 keys are read before the next key's.
-  const typename Element::T* v = static_cast<const typename Element::T*>(args.v);
-  for (int64_t key = 0; key < args.num_keys; key += kTileKeys, v += kTileKeys * args.row_stride) {
+  for (int64_t key = 0; key < args.num_keys; key += kTileKeys) {
     const int64_t num_keys = HWY_MIN(kTileKeys, args.num_keys - key);
-    for (int64_t part = 0; part < num_parts; ++part) {
-      const int64_t col = part * step;
-      const MakeRowsPvIO<Element, true> make{args, v, key, col, lanes};
-      if (args.ahead != 0) {
-        BlockedMultiply(args.rows, HWY_MIN(step, num_cols - col), 1, num_keys, make);
+    for (int64_t head = 0; head < args.num_heads; ++head) {
+      const int64_t row = head * args.rows;
+      const T* const v = static_cast<const T*>(args.v) + key * args.row_stride + head * args.head_stride;
+      const RowsPvTile<Element> tile{args,
+                                     v,
+                                     args.w + row * kBlockKeys + key,
+                                     args.c == nullptr || key > 0 ? nullptr : args.c + row,
+                                     args.o + row * args.o_pitch,
+                                     args.live + row * kTilesPerBlock + key / kTileKeys,
+                                     args.c == nullptr && key == 0,
+                                     ahead.Take(v)};
+      if (!AllLive(tile.live, args.rows, num_keys)) {
+        PvTileSelected(tile, num_keys);
+      } else if (num_keys == kTileKeys) {
+        PvTile<Element, kTileKeys>(tile, num_keys);
       } else {
-        BlockedMultiply(args.rows, HWY_MIN(step, num_cols - col), 1, num_keys, make.WithoutPrefetch());
+        PvTile<Element, 0>(tile, num_keys);
       }
     }
   }

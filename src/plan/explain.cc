@@ -165,19 +165,22 @@ void AddRegisterBlocks(std::string* text, const PlanImpl& plan) {
 
 void AddWork(std::string* text, const PlanImpl& plan, const PlanSummary& summary) {
   const Work& work = plan.work();
-  int64_t num_cut = 0, num_states = 0, num_splits = 0, least_rows = 0, most_rows = 0;
+  int64_t num_cut = 0, num_states = 0, num_splits = 0, least_rows = 0, most_rows = 0, most_heads = 1;
   for (const RowBlock& block : work.blocks) {
     num_cut += block.cut() ? 1 : 0;
     num_states += block.cut() ? block.NumStates() : 0;
     num_splits += block.num_splits;
     least_rows = least_rows == 0 ? block.num_rows : std::min<int64_t>(least_rows, block.num_rows);
     most_rows = std::max<int64_t>(most_rows, block.num_rows);
+    most_heads = std::max<int64_t>(most_heads, block.num_heads);
   }
   double cost = 0;
   for (const WorkItem& item : work.items) cost += item.cost;
   Add(text, "row blocks: %zu of ", work.blocks.size());
   AddRange(text, least_rows, most_rows);
-  Add(text, " rows, %lld at most; %lld are cut along the keys, into %lld items that leave %lld states\n",
+  Add(text, " rows");
+  if (most_heads > 1) Add(text, " (up to %lld KV heads together)", static_cast<LL>(most_heads));
+  Add(text, ", %lld at most; %lld are cut along the keys, into %lld items that leave %lld states\n",
       static_cast<LL>(std::max(plan.limits().tile_rows, kDecodeRows)), static_cast<LL>(num_cut),
       static_cast<LL>(work.num_items_of_cut_blocks), static_cast<LL>(num_states));
   const double tile_bytes = static_cast<double>(plan.tile_bytes());

@@ -40,6 +40,11 @@ struct Problem {
   int64_t q_pitch = 0;      // floats per row of scaled queries
   int64_t o_pitch = 0;      // floats per row of an output accumulator: num_stripes * 16
 
+  // Whether blocks of a few rows of several KV heads may be made. A token's heads are often neighbours in plain
+  // tensors, and memory gives most when all are read together; strides come with the run, which walks one head after
+  // the other where they are not.
+  bool SharesHeads() const { return !from_cache && !values_in_keys && num_kv_heads > 1 && v_dim % kTileKeys == 0; }
+
   // Query rows of one sequence and one KV head: row r is token r / group, head r % group of the KV head's group. Tokens
   // come first so that the visible intervals of consecutive rows never fall.
   int64_t RowsPerKvHead(int64_t q_len) const { return q_len * group; }
@@ -51,6 +56,9 @@ inline constexpr int64_t kSubRows = 24;
 // Blocks of up to so many rows are one sub-block: the time is that of reading K and V, and a second sub-block would
 // read them twice. All query rows of a KV head share one pass over the keys if they are no more than this.
 inline constexpr int64_t kDecodeRows = 32;
+// Up to so many query rows of a KV head wait for memory, and use the rows of plain tensors where they lie; for more,
+// tiles that are packed once are less work.
+inline constexpr int64_t kInPlaceRows = 8;
 
 // Rows of a block of the tile path. A block of keys stays in L2 while all of them pass by, one sub-block of 24 after
 // the other; their queries and accumulators need not: 24 rows of 128 + 128 floats come and go while 0.8 million FMAs

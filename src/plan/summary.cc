@@ -41,7 +41,7 @@ Visits VisitsOf(const SequenceRows& rows, const RowBlock& block) noexcept {
   const int64_t by_bits =
       rows.mask.has_tree() ? (kv_len - rows.mask.q_len) / kBlockKeys * kBlockKeys : RoundUp(kv_len, kBlockKeys);
   visits.tiles = NumTiles(Within(block.keys, 0, by_bits));
-  const int64_t end = block.row_begin + block.num_rows;
+  const int64_t end = block.row_begin + block.head_rows();
   for (int64_t row = block.row_begin; row < end; row += block.sub_rows) {
     const int64_t sub_end = std::min<int64_t>(row + block.sub_rows, end);
     visits.row_tiles += (sub_end - row) * NumTiles(Within(rows.Hull(row, sub_end), 0, by_bits));

@@ -13,7 +13,8 @@
 
 namespace headlane::internal {
 
-// Tiles that a row block visits: those that some row sees a key of, decided per sub-block as execution does.
+// Tiles that a row block visits in each of its heads: those that some row sees a key of, decided per sub-block as
+// execution does.
 struct Visits {
   int64_t tiles = 0;      // once per block
   int64_t row_tiles = 0;  // once per row of a sub-block that visits them

@@ -1,6 +1,7 @@
 // How a batch becomes independent pieces of work.
 //
-//   row block  rows of one sequence and one KV head that share one pass over the keys
+//   row block  rows of one sequence and one KV head that share one pass over the keys; in plain tensors the few rows of
+//              several KV heads, whose keys are neighbours in memory and are read together
 //   item       a row block and a range of its splits: what a worker takes at a time
 // A row block whose items are several is *cut*: its items leave states (m, l, o) in the workspace, and whoever finishes
 // the last one folds them in ascending order of splits. The first item hands on one state, folded from its splits as
@@ -24,13 +25,14 @@
 namespace headlane::internal {
 
 struct RowBlock {
-  int64_t row_begin = 0;     // first row, see Problem::RowsPerKvHead
+  int64_t row_begin = 0;     // first row of each head, see Problem::RowsPerKvHead
   int64_t state_offset = 0;  // cut: bytes from the workspace's states to this block's first
   RowKeys keys;              // what its rows see
   int32_t sequence = 0;
-  int32_t kv_head = 0;
-  int32_t num_rows = 0;
-  int32_t sub_rows = 0;  // rows per kernel call, all of them up to kDecodeRows
+  int32_t kv_head = 0;  // the first of them
+  int32_t num_heads = 1;
+  int32_t num_rows = 0;  // of all heads together, the same number of each, head by head
+  int32_t sub_rows = 0;  // rows per kernel call, all of a head's up to kDecodeRows
   // The splits that hold `keys`, in ascending order: number i is SplitAt(i). Those between `first` and `rest` are left
   // out.
   int32_t first_split = 0;
@@ -41,7 +43,8 @@ struct RowBlock {
   int32_t counter = -1;           // cut: which countdown; -1: not cut
 
   bool cut() const { return counter >= 0; }
-  bool decode() const { return num_rows == sub_rows; }
+  int32_t head_rows() const { return num_rows / num_heads; }
+  bool decode() const { return head_rows() == sub_rows; }
   // Absolute number of the block's i-th split.
   int64_t SplitAt(int64_t i) const { return first_split + i + (i >= gap_begin ? gap_splits : 0); }
   // Which of a cut block's states its i-th split belongs to.

@@ -188,7 +188,7 @@ TEST(PlanAttention, SummaryCounts) {
   PlanSummary summary = summarize();
   EXPECT_STREQ(summary.kernel, "decode");
   EXPECT_STRNE(summary.target, "");
-  EXPECT_EQ(summary.num_items, 2);
+  EXPECT_EQ(summary.num_items, 1);  // of both KV heads
   EXPECT_EQ(summary.num_splits, 0);
   EXPECT_EQ(summary.num_rows, 8);
   EXPECT_EQ(summary.flops, 2.0 * 8 * 4096 * (64 + 48));

@@ -68,8 +68,9 @@ TEST(Summary, CountsWhatIsSeenAndTouched) {
         if (block.sequence != static_cast<int32_t>(i)) continue;
         const std::vector<bool> none(static_cast<size_t>(CeilDiv(mask.kv_len, kTileKeys)));
         std::vector<bool> of_block = none;
-        for (int64_t row = 0; row < block.num_rows; row += block.sub_rows) {
-          const int64_t num_rows = std::min<int64_t>(block.sub_rows, block.num_rows - row);
+        const int64_t head_rows = block.num_rows / block.num_heads;
+        for (int64_t row = 0; row < head_rows; row += block.sub_rows) {
+          const int64_t num_rows = std::min<int64_t>(block.sub_rows, head_rows - row);
           std::vector<bool> of_sub = none;
           for (int64_t r = row; r < row + num_rows; ++r) {
             const std::vector<bool>& tiles_of_row =
@@ -77,11 +78,11 @@ TEST(Summary, CountsWhatIsSeenAndTouched) {
             for (size_t t = 0; t < none.size(); ++t) of_sub[t] = of_sub[t] || tiles_of_row[t];
           }
           for (size_t t = 0; t < none.size(); ++t) {
-            row_tiles += of_sub[t] ? static_cast<double>(num_rows) : 0;
+            row_tiles += of_sub[t] ? static_cast<double>(num_rows * block.num_heads) : 0;
             of_block[t] = of_block[t] || of_sub[t];
           }
         }
-        tiles += static_cast<double>(std::count(of_block.begin(), of_block.end(), true));
+        tiles += static_cast<double>(std::count(of_block.begin(), of_block.end(), true) * block.num_heads);
       }
     }
     const double width = static_cast<double>(c.spec.qk_dim + c.spec.v_dim);

@@ -60,7 +60,7 @@ class RowSight {
 
 TEST(Work, EveryRowMeetsEverySplitOfItsBlockOnce) {
   Random random(1);
-  int num_cut = 0, num_gaps = 0;
+  int num_cut = 0, num_gaps = 0, num_shared = 0;
   for (int trial = 0; trial < 1200; ++trial) {
     const Case c = RandomCase(random);
     SCOPED_TRACE(Describe(c));
@@ -69,7 +69,12 @@ TEST(Work, EveryRowMeetsEverySplitOfItsBlockOnce) {
 
     // Blocks are a partition of the rows, and see what their rows see.
     std::map<std::pair<int32_t, int32_t>, std::vector<const RowBlock*>> blocks_of;
-    for (const RowBlock& block : work.blocks) blocks_of[{block.sequence, block.kv_head}].push_back(&block);
+    for (const RowBlock& block : work.blocks) {
+      for (int32_t i = 0; i < block.num_heads; ++i) {
+        blocks_of[{block.sequence, block.kv_head + i}].push_back(&block);
+      }
+      num_shared += block.num_heads > 1 ? 1 : 0;
+    }
     for (size_t i = 0; i < c.sequences.size(); ++i) {
       const SequenceSpec& s = c.sequences[i];
       for (int64_t head = 0; head < c.problem.num_kv_heads; ++head) {
@@ -79,8 +84,15 @@ TEST(Work, EveryRowMeetsEverySplitOfItsBlockOnce) {
           ASSERT_GT(block->num_rows, 0);
           ASSERT_LE(block->num_rows, built.capacity.rows_per_block);
           ASSERT_GT(block->sub_rows, 0);
-          next_row += block->num_rows;
+          ASSERT_EQ(block->num_rows % block->num_heads, 0);
+          next_row += block->num_rows / block->num_heads;
           ASSERT_EQ(block->decode(), block->num_rows <= kDecodeRows);
+          // Heads share a block only with all of their rows, few ones, and in plain tensors.
+          if (block->num_heads > 1) {
+            ASSERT_TRUE(c.problem.SharesHeads());
+            ASSERT_LE(next_row, kInPlaceRows);
+            ASSERT_EQ(next_row, s.q_len * c.problem.group);
+          }
           // The numbered splits are all that some row sees something of, in ascending order, and no others. (Drafted
           // keys between those that rows see may be visited in vain.)
           const SequenceMask mask = ResolveMask(c.problem.mask, s);
@@ -138,6 +150,7 @@ TEST(Work, EveryRowMeetsEverySplitOfItsBlockOnce) {
   }
   EXPECT_GT(num_cut, 500);
   EXPECT_GT(num_gaps, 50);
+  EXPECT_GT(num_shared, 50);
 }
 
 TEST(Work, StatesOfCutBlocksAreApartAndInside) {
@@ -259,7 +272,7 @@ TEST(Work, NoItemIsLargerThanItsShareUnlessItCannotBeCut) {
         const int64_t end = (block.SplitAt(item.split_end - 1) + 1) * kSplitKeys;
         num_keys = Intersect(block.keys.first, begin, end).size() + Intersect(block.keys.rest, begin, end).size();
       }
-      const bool smallest = block.num_rows <= 144 && num_keys < kSplitKeys * 5 / 4;
+      const bool smallest = block.num_rows <= 144 && block.num_heads == 1 && num_keys < kSplitKeys * 5 / 4;
       const bool small_anyway = item.cost < 30000;
       if (!smallest && !small_anyway) largest = std::max(largest, item.cost / (total / c.num_workers));
     }
@@ -352,6 +365,72 @@ TEST(Work, DoesNotCutWithoutNeed) {
   c.sequences.clear();
   for (int64_t i = 0; i < 64; ++i) c.sequences.push_back(Sequence(i, 1, 4096));
   EXPECT_EQ(Build(c).work.items.size(), 512u);
+}
+
+// Plain tensors: the heads of a token are neighbours in memory and are read together, as many as leave enough items.
+TEST(Work, HeadsShareABlockWhereRowsAreFew) {
+  struct Wanted {
+    int64_t num_q_heads, num_kv_heads, q_len, kv_len;
+    int workers;
+    std::vector<int32_t> heads;  // of the blocks
+  };
+  const std::vector<Wanted> cases = {
+      {32, 32, 1, 4096, 2, {32}},
+      {32, 8, 1, 4096, 2, {8}},
+      {9, 3, 1, 4096, 2, {3}},
+      {9, 3, 2, 4096, 2, {3}},
+      {32, 8, 2, 4096, 2, {4, 4}},                    // 32 rows are no more
+      {40, 40, 1, 4096, 1, {20, 20}},                 // nearly equal ones
+      {32, 8, 1, 4096, 8, {4, 4}},                    // one item for each worker rather than half of them busy
+      {32, 8, 1, 512, 2, {4, 4}},                     // one split: heads are all there is to share out
+      {32, 8, 1, 512, 8, {1, 1, 1, 1, 1, 1, 1, 1}},   // likewise
+      {5, 5, 1, 2048, 2, {5}},                        // any number
+      {8, 1, 1, 4096, 2, {1}},                        // nothing to share
+      {32, 8, 4, 4096, 1, {1, 1, 1, 1, 1, 1, 1, 1}},  // 16 rows: packed once per head
+      {64, 4, 1, 4096, 1, {1, 1, 1, 1}},              // likewise
+  };
+  for (const Wanted& wanted : cases) {
+    Case c;
+    c.problem = MakeProblem(MakeSpec(wanted.num_q_heads, wanted.num_kv_heads, 128, 128), false);
+    c.sequences = {Sequence(0, wanted.q_len, wanted.kv_len)};
+    c.num_workers = wanted.workers;
+    std::vector<int32_t> heads;
+    const Work work = Build(c).work;
+    for (const RowBlock& block : work.blocks) heads.push_back(block.num_heads);
+    EXPECT_EQ(heads, wanted.heads) << Describe(c);
+  }
+  // Caches keep each head's tiles apart, values that are no whole stripes and those in keys are packed.
+  AttentionSpec latent = MakeSpec(4, 4, 64, 64);
+  latent.values_in_keys = true;
+  for (const Problem& problem : {MakeProblem(MakeSpec(4, 4, 64, 64), true), MakeProblem(MakeSpec(4, 4, 64, 40), false),
+                                 MakeProblem(latent, false)}) {
+    Case c;
+    c.problem = problem;
+    c.sequences = {Sequence(0, 1, 4096)};
+    const Work work = Build(c).work;
+    EXPECT_EQ(work.blocks.size(), 4u);
+    for (const RowBlock& block : work.blocks) EXPECT_EQ(block.num_heads, 1);
+  }
+}
+
+TEST(Work, SharedHeadsKeepWorkersBusy) {
+  for (const int64_t kv_heads : {2, 3, 5, 8, 32}) {
+    for (const int64_t kv_len : {100, 1000, 1024, 1025, 4096, 5000, 16384, 100000}) {
+      for (const int workers : {1, 2, 3, 4, 8}) {
+        Case c;
+        c.problem = MakeProblem(MakeSpec(kv_heads * 2, kv_heads, 128, 128), false);
+        c.sequences = {Sequence(0, 1, kv_len)};
+        c.num_workers = workers;
+        const Work shared = Build(c).work;
+        // What is lost against one head per item is less than what the memory gives for it.
+        c.problem.num_kv_heads = 1;
+        c.problem.num_q_heads = 2;
+        for (int64_t i = 1; i < kv_heads; ++i) c.sequences.push_back(Sequence(i, 1, kv_len));
+        const Work apart = Build(c).work;
+        EXPECT_GE(Efficiency(shared, workers), 0.48 * Efficiency(apart, workers) - 0.01) << Describe(c);
+      }
+    }
+  }
 }
 
 double TotalCost(const Work& work) {
