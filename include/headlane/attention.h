@@ -62,6 +62,7 @@ struct AttentionSpec {
   // read once. args.v is not looked at.
   bool values_in_keys = false;
   Numerics numerics = Numerics::kReproducible;
+  int64_t cache_group = 0;  // cache only: the layer group (KVCacheSpec::groups) that the plan is for
 };
 
 // One sequence of a batch. Its query rows are tokens [q_begin, q_begin + q_len) of batch entry `batch` of q and out; a
@@ -147,8 +148,9 @@ class AttentionPlan {
 Result<AttentionPlan> PlanAttention(const AttentionSpec& spec, std::span<const SequenceSpec> sequences,
                                     const PlanOptions& options = {}) noexcept;
 // Keys and values in a cache, whose spec must agree with `spec`. The plan keeps the page numbers, not the cache: after
-// a Truncate, Drop or Reserve of a planned sequence, Update it. Errors: also NotFound, OutOfRange (kv_len past what is
-// reserved).
+// a Truncate, Drop, Reserve, Commit (with windows), Remove or CommitPath of a planned sequence, Update it. Errors: also
+// NotFound, OutOfRange (kv_len past what is reserved), FailedPrecondition (the mask shows tokens that the layer group
+// does not keep any more).
 Result<AttentionPlan> PlanAttention(const AttentionSpec& spec, const KVCache& cache,
                                     std::span<const SequenceSpec> sequences, const PlanOptions& options = {}) noexcept;
 

@@ -11,12 +11,30 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "headlane/dtype.h"
+#include "headlane/executor.h"
+#include "headlane/mask.h"
 #include "headlane/status.h"
 #include "headlane/view.h"
 
 namespace headlane {
+
+// Layers whose rows see the same keys. Each group has pages of its own; the sequences are the same in all groups.
+//
+// With a window, a sequence keeps only the tokens that rows at positions >= length - max_in_flight can see: the last
+// window + max_in_flight - 1 ones, and the first num_always_visible; pages without any of them are given back by
+// Commit. Keys keep their places in tiles and blocks, so that results have the bits of a group that keeps everything.
+// What is not kept can't be read, rolled back to or attended to any more: the calls that would have to say so.
+struct KVLayerGroup {
+  int64_t window = kNoWindow;      // as Mask::window, at least 1; kNoWindow: everything is kept
+  int64_t num_always_visible = 0;  // as Mask::num_always_visible
+  // How many of the newest tokens can be rolled back, or, committed already, still be query rows.
+  int64_t max_in_flight = 1;
+  int64_t max_tokens = 0;  // the group's share of the pool; 0: KVCacheSpec::max_tokens
+};
+inline constexpr int64_t kMaxLayerGroups = 8;
 
 struct KVCacheSpec {
   int64_t num_layers = 1;
@@ -28,8 +46,21 @@ struct KVCacheSpec {
   bool values_in_keys = false;  // the values are the first v_dim <= qk_dim features of the keys: none are stored or
                                 // written, v_dtype and the argument v of all calls are not looked at
   int64_t page_tokens = 128;    // a multiple of 16 in 16 .. 256
-  int64_t max_tokens = 0;       // capacity: the pool gets ceil(max_tokens / page_tokens) pages
+  int64_t max_tokens = 0;       // capacity: the pool gets ceil(max_tokens / page_tokens) pages per layer
   int64_t max_sequences = 64;
+  // Hard limit of the pool: as many pages as fit, if max_tokens is 0, otherwise no more than fit. 0: none.
+  int64_t max_bytes = 0;
+  // The caller's memory for the pool, aligned to 64 bytes, in place of the system's; it must outlive the cache. Given
+  // without max_tokens and max_bytes, max_bytes is memory_bytes.
+  void* memory = nullptr;
+  int64_t memory_bytes = 0;  // at least KVCache::RequiredBytes
+  // At most kMaxLayerGroups; none: one that keeps everything.
+  std::vector<KVLayerGroup> groups = {};
+  // [num_layers] the group of each layer; empty: all in group 0.
+  std::vector<int32_t> group_of_layer = {};
+  // The longest that a sequence may become, which may be more than the pool holds where all groups have windows. 0: the
+  // tokens of the largest group's pages.
+  int64_t max_positions = 0;
 };
 
 // As a length: all committed tokens.
@@ -42,7 +73,7 @@ struct SequenceId {
   friend bool operator==(SequenceId a, SequenceId b) { return a.value == b.value; }
 };
 
-// What one sequence holds of the cache's memory.
+// What one sequence holds of the cache's memory, in all layer groups.
 struct KVSequenceUsage {
   int64_t pages = 0;         // that its tokens and its reservation stand in
   int64_t bytes = 0;         // of them
@@ -50,11 +81,12 @@ struct KVSequenceUsage {
 };
 
 struct KVCacheUsage {
+  // Pages of several groups are counted together; page_bytes then is one of each.
   int64_t page_bytes = 0;       // one page: all layers and heads, keys and values
   int64_t bytes_per_token = 0;  // page_bytes / page_tokens
   int64_t total_pages = 0;
   int64_t used_pages = 0;
-  int64_t limit_bytes = 0;  // total_pages * page_bytes; used and free bytes add up to it
+  int64_t limit_bytes = 0;  // all pages; used and free bytes add up to it
   int64_t used_bytes = 0;
   int64_t free_bytes = 0;
   int64_t num_sequences = 0;
@@ -69,9 +101,13 @@ class KVCacheImpl;
 // different (sequence, layer) pairs. Reading (attention) may run on any number of threads.
 class KVCache {
  public:
-  // Allocates everything that the cache will ever use.
+  // Allocates everything that the cache will ever use. Large pools are on huge pages where the system has them.
   // Errors: InvalidArgument (names the field), Unsupported (dtype), ResourceExhausted (the system has no such memory).
   static Result<KVCache> Create(const KVCacheSpec& spec) noexcept;
+
+  // Bytes of the pool of such a cache, which is what memory_bytes must be at least. Errors: InvalidArgument,
+  // Unsupported.
+  static Result<int64_t> RequiredBytes(const KVCacheSpec& spec) noexcept;
 
   KVCache(KVCache&&) noexcept;
   KVCache& operator=(KVCache&&) noexcept;
@@ -80,14 +116,19 @@ class KVCache {
   const KVCacheSpec& spec() const noexcept;
   KVCacheUsage usage() const noexcept;
 
+  // Touches all of the pool from the executor's workers, each its share of every layer, so that a system with several
+  // memories places it near them, and the first tokens don't wait for it. Contents stay. Errors: none. Allocation:
+  // none.
+  Status FirstTouch(Executor& executor) noexcept;
+
   // An empty sequence. Errors: ResourceExhausted (max_sequences). Allocation: none.
   Result<SequenceId> CreateSequence() noexcept;
 
   // A new sequence that begins with the first `length` committed tokens of this one. Pages are shared, whoever writes
   // to a shared page takes a copy of it before (in Reserve), and neither ever sees what becomes of the other. Where
   // the last of these pages is one that this sequence has reserved tokens in, the new one gets its copy at once.
-  // Errors: NotFound, OutOfRange (length), ResourceExhausted (max_sequences; the page of that copy). Allocation: none.
-  // O(pages).
+  // Errors: NotFound, OutOfRange (length), FailedPrecondition (a group with a window keeps too little for that length),
+  // ResourceExhausted (max_sequences; the page of that copy). Allocation: none. O(pages).
   Result<SequenceId> Fork(SequenceId sequence, int64_t length = kWholeSequence) noexcept;
 
   // Gives back its pages, but for those that other sequences hold, too; the id is invalid from then on. Errors:
@@ -108,7 +149,8 @@ class KVCache {
   // nothing; a reservation that is not committed is dropped by the next Reserve, Truncate or Abandon.
   //
   // Reserve. Requires: n >= 0. Errors: NotFound, InvalidArgument (n < 0), ResourceExhausted (names the sequence, pages
-  // wanted and free; where the last page is shared, its copy is one of them). Allocation: none.
+  // wanted and free; where the last page is shared, its copy is one of them), OutOfRange (max_positions). Allocation:
+  // none.
   Status Reserve(SequenceId sequence, int64_t n) noexcept;
 
   // Encodes n = k.num_tokens tokens of batch entry `batch` of k [.., n, num_kv_heads, qk_dim] and v [.., n,
@@ -139,11 +181,13 @@ class KVCache {
   Status Append(SequenceId sequence, const ConstTensorView& k, const ConstTensorView& v) noexcept;
 
   // Rolls back to `length` <= the committed length, drops any reservation and gives back pages that hold nothing any
-  // more. Errors: NotFound, OutOfRange. Allocation: none.
+  // more. Errors: NotFound, OutOfRange, FailedPrecondition (a group with a window keeps too little for that length:
+  // names both). Allocation: none.
   Status Truncate(SequenceId sequence, int64_t length) noexcept;
 
   // Reads committed tokens [begin, begin + k.num_tokens) of `layer` back as rows, exactly as stored, into batch entry 0
-  // of f32 views. Errors: NotFound, OutOfRange, InvalidArgument, Unsupported. Allocation: none.
+  // of f32 views. Errors: NotFound, OutOfRange, FailedPrecondition (tokens that the layer's window has passed),
+  // InvalidArgument, Unsupported. Allocation: none.
   Status Read(SequenceId sequence, int64_t layer, int64_t begin, const TensorView& k,
               const TensorView& v) const noexcept;
 

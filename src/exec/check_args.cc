@@ -155,7 +155,11 @@ Status CheckCache(const PlanImpl& plan, const AttentionArgs& args) {
                       DTypeName(given.k_dtype), DTypeName(given.v_dtype), DTypeName(planned.k_dtype),
                       DTypeName(planned.v_dtype));
   }
-  const int64_t total_pages = args.cache->impl().layout().total_pages;
+  const int64_t group = plan.problem().cache_group;
+  if (group >= args.cache->impl().NumGroups()) {
+    return Mismatch("args.cache", "number of layer groups", args.cache->impl().NumGroups(), group + 1);
+  }
+  const int64_t total_pages = args.cache->impl().layout().groups[group].total_pages;
   if (plan.reach().max_page >= total_pages) {
     return MakeStatus(StatusCode::kInvalidArgument,
                       "the plan reads page %lld, but args.cache has %lld: it is another cache",
@@ -164,6 +168,12 @@ Status CheckCache(const PlanImpl& plan, const AttentionArgs& args) {
   if (args.layer < 0 || args.layer >= given.num_layers) {
     return MakeStatus(StatusCode::kOutOfRange, "args.layer is %lld, but the cache has %lld layers",
                       static_cast<LL>(args.layer), static_cast<LL>(given.num_layers));
+  }
+  const int64_t group_of_layer = args.cache->impl().GroupOfLayer(args.layer);
+  if (group_of_layer != group) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "args.layer %lld is in layer group %lld of args.cache, but the plan is for group %lld",
+                      static_cast<LL>(args.layer), static_cast<LL>(group_of_layer), static_cast<LL>(group));
   }
   return OkStatus();
 }

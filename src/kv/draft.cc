@@ -34,7 +34,7 @@ Status KVCacheImpl::CheckPath(SequenceId id, const Sequence& sequence, const int
     }
     const TokenPlace place = PlaceOf(sequence.length + accepted[i], spec_.page_tokens);
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
-      const unsigned written = marks_.Written(layer, sequence.pages[place.page], place.tile);
+      const unsigned written = marks_.Written(layer, PagesOf(sequence, layer)[place.page], place.tile);
       if ((written >> place.slot & 1u) != 0) continue;
       return MakeStatus(StatusCode::kFailedPrecondition,
                         "sequence %lld: cannot commit the reserved token %lld, it was not written in layer %lld",
@@ -55,16 +55,17 @@ Status KVCacheImpl::CommitPath(SequenceId id, const int64_t* accepted, int64_t n
   sequence->length += n;
   num_tokens_ += n;
   Shrink(sequence, sequence->length);
+  ReleasePassed(sequence);
   return OkStatus();
 }
 
 void KVCacheImpl::CopyToken(const Sequence& sequence, int64_t from, int64_t to) noexcept {
   const TokenPlace source = PlaceOf(from, spec_.page_tokens);
   const TokenPlace target = PlaceOf(to, spec_.page_tokens);
-  const int64_t source_page = sequence.pages[source.page];
-  const int64_t target_page = sequence.pages[target.page];
-  HEADLANE_DCHECK(pool_.holders(sequence.pages[target.page]) == 1);
   for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
+    const int64_t source_page = PagesOf(sequence, layer)[source.page];
+    const int64_t target_page = PagesOf(sequence, layer)[target.page];
+    HEADLANE_DCHECK(!IsShared(sequence, GroupOf(spec_, layer), target.page));
     uint16_t& written = marks_.Written(layer, target_page, target.tile);
     const bool stale = written == 0;
     for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {

@@ -19,8 +19,17 @@ Result<KVCache> KVCache::Create(const KVCacheSpec& spec) noexcept {
   return KVCache(std::move(impl));
 }
 
+Result<int64_t> KVCache::RequiredBytes(const KVCacheSpec& spec) noexcept {
+  HEADLANE_ASSIGN_OR_RETURN(const internal::KVLayout layout, internal::MakeKVLayout(spec));
+  return layout.pool_bytes;
+}
+
 const KVCacheSpec& KVCache::spec() const noexcept { return impl_->spec(); }
 KVCacheUsage KVCache::usage() const noexcept { return impl_->usage(); }
+Status KVCache::FirstTouch(Executor& executor) noexcept {
+  impl_->FirstTouch(executor);
+  return OkStatus();
+}
 Result<SequenceId> KVCache::CreateSequence() noexcept { return impl_->CreateSequence(); }
 Result<SequenceId> KVCache::Fork(SequenceId sequence, int64_t length) noexcept { return impl_->Fork(sequence, length); }
 Status KVCache::DropSequence(SequenceId sequence) noexcept { return impl_->DropSequence(sequence); }

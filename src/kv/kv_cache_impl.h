@@ -15,6 +15,7 @@
 #include "kernels/kernel_api.h"
 #include "kv/layout.h"
 #include "kv/page_pool.h"
+#include "kv/pool_memory.h"
 #include "kv/sequence_table.h"
 #include "kv/tile_marks.h"
 
@@ -33,6 +34,7 @@ class KVCacheImpl {
   // As KVCache's methods of the same names.
   const KVCacheSpec& spec() const noexcept { return spec_; }
   KVCacheUsage usage() const noexcept;
+  void FirstTouch(Executor& executor) noexcept { memory_.FirstTouch(executor); }
   Result<SequenceId> CreateSequence() noexcept { return sequences_.Add(); }
   Result<SequenceId> Fork(SequenceId id, int64_t length) noexcept;
   Status DropSequence(SequenceId id) noexcept;
@@ -53,9 +55,13 @@ class KVCacheImpl {
   Status CheckReadable(SequenceId id, int64_t kv_len) const noexcept;
   int64_t PageTokens() const noexcept { return spec_.page_tokens; }
   int64_t TilesPerPage() const noexcept { return layout_.tiles_per_page; }
-  // The numbers of the sequence's first `num_pages` pages. Requires: CheckReadable is ok for a length that needs that
-  // many.
-  void CopyPageIds(SequenceId id, int64_t num_pages, int32_t* out) const noexcept;
+  int64_t NumGroups() const noexcept { return layout_.num_groups; }
+  int64_t GroupOfLayer(int64_t layer) const noexcept { return GroupOf(spec_, layer); }
+  // Ok when the group still has every one of tokens [begin, end) of the sequence. Errors: NotFound, FailedPrecondition.
+  Status CheckKept(SequenceId id, int64_t group, int64_t begin, int64_t end) const noexcept;
+  // The numbers of the sequence's first `num_pages` pages in a layer group; -1 where the window has passed. Requires:
+  // CheckReadable is ok for a length that needs that many.
+  void CopyPageIds(SequenceId id, int64_t num_pages, int32_t* out, int64_t group = 0) const noexcept;
 
   // For execution. Page numbers are those of CopyPageIds; nothing is checked.
   const KVLayout& layout() const noexcept { return layout_; }
@@ -77,13 +83,15 @@ class KVCacheImpl {
   void PoisonUnusedForTesting() const noexcept;
 
  private:
-  // Requires: the spec has a layout.
-  KVCacheImpl(const KVCacheSpec& spec, const KVLayout& layout, const KvKernels (&kernels)[kNumDTypes]) noexcept
+  // Requires: the spec has a layout. Throws std::bad_alloc.
+  KVCacheImpl(const KVCacheSpec& spec, const KVLayout& layout, const KvKernels (&kernels)[kNumDTypes])
       : spec_(spec),
         layout_(layout),
         k_kernels_(&kernels[static_cast<int>(spec.k_dtype)]),
         v_kernels_(spec.values_in_keys ? nullptr : &kernels[static_cast<int>(spec.v_dtype)]) {}
 
+  // All memory. Errors: ResourceExhausted, InvalidArgument.
+  Status Allocate() noexcept;
   // Everything about a Write but its reach into the reservation, so that Append can ask before it reserves.
   Status CheckRows(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
                    int64_t batch) const noexcept;
@@ -95,12 +103,24 @@ class KVCacheImpl {
   Status CheckWritten(SequenceId id, const Sequence& sequence, int64_t n) const noexcept;
   // Everything that CommitPath refuses.
   Status CheckPath(SequenceId id, const Sequence& sequence, const int64_t* accepted, int64_t n) const noexcept;
+  // Whether somebody else holds the sequence's page number `index`, too.
+  bool IsShared(const Sequence& sequence, int64_t group, int64_t index) const noexcept;
   // Puts a copy of its first num_tokens tokens in the place of page number `index` of the sequence. Requires: a free
   // page.
-  void TakeCopy(Sequence* sequence, int64_t index, int64_t num_tokens) noexcept;
+  void TakeCopy(Sequence* sequence, int64_t group, int64_t index, int64_t num_tokens) noexcept;
+  // Gives back the pages that windows have passed.
+  void ReleasePassed(Sequence* sequence) noexcept;
+  // Ok when every group keeps what rows at position `length` and more see. Errors: FailedPrecondition.
+  Status CheckRollBack(SequenceId id, const Sequence& sequence, int64_t length) const noexcept;
+  // The sequence's block table for a layer.
+  const int32_t* PagesOf(const Sequence& sequence, int64_t layer) const noexcept {
+    return sequence.groups[GroupOf(spec_, layer)].pages;
+  }
   // Copies token `from` of the sequence over token `to`, in all layers. Requires: the page of `to` is not shared, and
   // `from` is written.
   void CopyToken(const Sequence& sequence, int64_t from, int64_t to) noexcept;
+  // Marks slots of a page from `first` on as not written.
+  void ForgetPage(int64_t group, int32_t page, int64_t first) noexcept;
   // Marks tokens from `first` on as not written, in the pages that the sequence holds alone. In shared ones others may
   // have tokens there; Reserve takes a copy before it counts on the marks.
   void Forget(const Sequence& sequence, int64_t first) noexcept;
@@ -111,7 +131,9 @@ class KVCacheImpl {
   KVLayout layout_;
   const KvKernels* k_kernels_;
   const KvKernels* v_kernels_;  // nullptr: the values are in the keys
-  PagePool pool_;
+  PoolMemory memory_;
+  AlignedBuffer first_slab_;  // [num_layers] int64_t, of the addressing
+  PagePool pools_[kMaxLayerGroups];
   SequenceTable sequences_;
   TileMarks marks_;
   KVAddressing addressing_;

@@ -142,7 +142,7 @@ void KVCacheImpl::WriteRows(const Sequence& sequence, int64_t layer, const Const
   for (int64_t token = 0; token < k.num_tokens; token += count) {
     const TokenPlace place = PlaceOf(sequence.length + begin + token, spec_.page_tokens);
     count = std::min(kTileKeys - place.slot, k.num_tokens - token);
-    const int64_t page = sequence.pages[place.page];
+    const int64_t page = PagesOf(sequence, layer)[place.page];
     uint16_t& written = marks_.Written(layer, page, place.tile);
     const bool stale = written == 0;
     for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
@@ -184,7 +184,7 @@ Status KVCacheImpl::CheckWritten(SequenceId id, const Sequence& sequence, int64_
     const uint16_t wanted = SlotBits(place.slot, count);
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
       const unsigned missing =
-          wanted & ~static_cast<unsigned>(marks_.Written(layer, sequence.pages[place.page], place.tile));
+          wanted & ~static_cast<unsigned>(marks_.Written(layer, PagesOf(sequence, layer)[place.page], place.tile));
       if (missing == 0) continue;
       return MakeStatus(StatusCode::kFailedPrecondition,
                         "sequence %lld: cannot commit %lld tokens, number %lld of them was not written in layer %lld",
@@ -211,9 +211,10 @@ Status KVCacheImpl::Read(SequenceId id, int64_t layer, int64_t begin, const Tens
     return MakeStatus(StatusCode::kOutOfRange, "sequence %lld: cannot read %lld tokens from %lld on, it has %lld",
                       LL(id.value), LL(k.num_tokens), LL(begin), LL(sequence->length));
   }
+  HEADLANE_RETURN_IF_ERROR(CheckKept(id, GroupOfLayer(layer), begin, begin + k.num_tokens));
   for (int64_t token = 0; token < k.num_tokens; ++token) {
     const TokenPlace place = PlaceOf(begin + token, spec_.page_tokens);
-    const int64_t page = sequence->pages[place.page];
+    const int64_t page = PagesOf(*sequence, layer)[place.page];
     for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
       const std::byte* const k_tile = addressing_.KTile(layer, page, head, place.tile);
       float* const k_row = static_cast<float*>(k.data) + token * k.token_stride + head * k.head_stride;

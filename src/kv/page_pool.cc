@@ -6,10 +6,9 @@
 
 namespace headlane::internal {
 
-Result<PagePool> PagePool::Create(int64_t total_pages, int64_t pool_bytes) noexcept {
+Result<PagePool> PagePool::Create(int64_t total_pages) noexcept {
   PagePool pool;
   const int64_t table_bytes = total_pages * static_cast<int64_t>(sizeof(int32_t));
-  HEADLANE_ASSIGN_OR_RETURN(pool.memory_, AlignedBuffer::Create(pool_bytes, "KV cache pages"));
   HEADLANE_ASSIGN_OR_RETURN(pool.holders_, AlignedBuffer::Create(table_bytes, "KV cache page holders"));
   HEADLANE_ASSIGN_OR_RETURN(pool.free_, AlignedBuffer::Create(table_bytes, "KV cache free list"));
   pool.total_pages_ = total_pages;

@@ -1,7 +1,7 @@
-// The cache's memory and who holds which page of it.
+// Who holds which page of one layer group.
 //
-// Separate from the sequences, which know tokens: the pool knows page numbers, a free list and holders. A page is the
-// same number in every layer. Called by KVCacheImpl only.
+// Separate from the sequences, which know tokens: the pool knows page numbers, a free list and holders; and from the
+// memory (pool_memory.h). A page is the same number in every layer of its group. Called by KVCacheImpl only.
 #ifndef HEADLANE_SRC_KV_PAGE_POOL_H_
 #define HEADLANE_SRC_KV_PAGE_POOL_H_
 
@@ -16,11 +16,9 @@ class PagePool {
  public:
   PagePool() noexcept = default;
 
-  // `total_pages` pages in `pool_bytes` of memory, none of it touched. Errors: ResourceExhausted.
-  static Result<PagePool> Create(int64_t total_pages, int64_t pool_bytes) noexcept;
+  // Errors: ResourceExhausted.
+  static Result<PagePool> Create(int64_t total_pages) noexcept;
 
-  std::byte* memory() noexcept { return memory_.data(); }
-  int64_t memory_bytes() const noexcept { return memory_.bytes(); }
   int64_t total_pages() const noexcept { return total_pages_; }
   int64_t free_pages() const noexcept { return num_free_; }
   int64_t used_pages() const noexcept { return total_pages_ - num_free_; }
@@ -39,7 +37,6 @@ class PagePool {
   int32_t holders(int32_t page) const noexcept { return holders_.as<int32_t>()[page]; }
 
  private:
-  AlignedBuffer memory_;
   AlignedBuffer holders_;  // [total_pages] int32_t
   AlignedBuffer free_;     // [total_pages] int32_t, a stack: the first num_free_ are free pages
   int64_t total_pages_ = 0;

@@ -5,19 +5,26 @@
 
 namespace headlane::internal {
 
-Result<SequenceTable> SequenceTable::Create(int64_t max_sequences, int64_t total_pages) noexcept {
+Result<SequenceTable> SequenceTable::Create(int64_t max_sequences, const int64_t* table_pages,
+                                            int64_t num_groups) noexcept {
+  HEADLANE_DCHECK(num_groups >= 1 && num_groups <= kMaxLayerGroups);
+  SequenceTable table;
+  bool fits = true;
+  for (int64_t g = 0; g < num_groups; ++g) {
+    table.table_pages_[g] = table_pages[g];
+    fits = fits && CheckedAdd(table.all_pages_, table_pages[g], &table.all_pages_);
+  }
   int64_t table_bytes = 0;
-  if (!CheckedProduct({max_sequences, total_pages, int64_t{sizeof(int32_t)}}, &table_bytes)) {
+  if (!fits || !CheckedProduct({max_sequences, table.all_pages_, int64_t{sizeof(int32_t)}}, &table_bytes)) {
     return MakeStatus(StatusCode::kInvalidArgument,
                       "KV cache: the block tables of %lld sequences with up to %lld pages pass 64 bits",
-                      static_cast<long long>(max_sequences), static_cast<long long>(total_pages));
+                      static_cast<long long>(max_sequences), static_cast<long long>(table_pages[0]));
   }
-  SequenceTable table;
   HEADLANE_ASSIGN_OR_RETURN(table.slots_, AlignedBuffer::Create(max_sequences * static_cast<int64_t>(sizeof(Sequence)),
                                                                 "KV cache sequences"));
   HEADLANE_ASSIGN_OR_RETURN(table.tables_, AlignedBuffer::Create(table_bytes, "KV cache block tables"));
   table.max_sequences_ = max_sequences;
-  table.total_pages_ = total_pages;
+  table.num_groups_ = num_groups;
   return table;
 }
 
@@ -32,7 +39,11 @@ Result<SequenceId> SequenceTable::Add() noexcept {
   } else {
     slot = num_touched_++;
     slots()[slot].next_id = slot;
-    slots()[slot].pages = tables_.as<int32_t>() + slot * total_pages_;
+    int32_t* pages = tables_.as<int32_t>() + slot * all_pages_;
+    for (int64_t g = 0; g < num_groups_; ++g) {
+      slots()[slot].groups[g].pages = pages;
+      pages += table_pages_[g];
+    }
   }
   Sequence& sequence = slots()[slot];
   sequence.id = sequence.next_id;
@@ -41,6 +52,7 @@ Result<SequenceId> SequenceTable::Add() noexcept {
   sequence.reserved = 0;
   sequence.num_pages = 0;
   sequence.next_free = -1;
+  for (int64_t g = 0; g < num_groups_; ++g) sequence.groups[g].first_kept = 0;
   ++num_sequences_;
   return SequenceId{sequence.id};
 }

@@ -9,6 +9,7 @@
 #include "base/checked_math.h"
 #include "base/fp_environment.h"
 #include "kv/kv_cache_impl.h"
+#include "mask/visibility.h"
 #include "plan/plan_impl.h"
 #include "plan/summary.h"
 
@@ -106,7 +107,16 @@ Status PlanImpl::CheckBatch(const KVCache* cache, std::span<const SequenceSpec> 
   HEADLANE_RETURN_IF_ERROR(CheckSequences(problem_, sequences, scratch_, extent));
   if (cache == nullptr) return OkStatus();
   for (size_t i = 0; i < sequences.size(); ++i) {
-    const Status status = cache->impl().CheckReadable(sequences[i].cache_id, sequences[i].kv_len);
+    const SequenceSpec& sequence = sequences[i];
+    Status status = cache->impl().CheckReadable(sequence.cache_id, sequence.kv_len);
+    if (status.ok() && sequence.q_len > 0) {
+      // What the window of the layer group has passed must not be seen.
+      const RowKeys seen = VisibleHull(ResolveMask(problem_.mask, sequence), 0, sequence.q_len);
+      for (const KeyInterval& keys : {seen.first, seen.rest}) {
+        if (!status.ok() || keys.empty()) continue;
+        status = cache->impl().CheckKept(sequence.cache_id, problem_.cache_group, keys.begin, keys.end);
+      }
+    }
     if (!status.ok()) return MakeStatus(status.code(), "sequences[%lld]: %s", static_cast<LL>(i), status.c_str());
   }
   return OkStatus();
@@ -126,8 +136,7 @@ Status PlanImpl::Reserve(const KVCache* cache, const BatchExtent& extent, const 
   capacity_.max_kv_len = std::max(extent.max_kv_len, options.max_kv_len);
   int64_t max_kv_len = capacity_.max_kv_len;
   if (cache != nullptr) {
-    const KVCacheUsage usage = cache->usage();
-    max_kv_len = std::min(max_kv_len, usage.total_pages * cache->spec().page_tokens);
+    max_kv_len = std::min(max_kv_len, cache->impl().layout().max_positions);
     const int64_t pages_per_sequence = CeilDiv(max_kv_len, cache->spec().page_tokens);
     if (!CheckedMul(pages_per_sequence, capacity_.num_sequences, &page_capacity_)) return OutOfMemory("page numbers");
   }
@@ -168,7 +177,7 @@ void PlanImpl::Fill(const KVCache* cache, std::span<const SequenceSpec> sequence
       HEADLANE_DCHECK(static_cast<int64_t>(begin) + num_pages <= page_capacity_);
       page_begin_.push_back(static_cast<int64_t>(begin));
       pages_.resize(begin + static_cast<size_t>(num_pages));
-      cache->impl().CopyPageIds(s.cache_id, num_pages, pages_.data() + begin);
+      cache->impl().CopyPageIds(s.cache_id, num_pages, pages_.data() + begin, problem_.cache_group);
     }
     for (const int32_t page : pages_) reach_.max_page = std::max(reach_.max_page, page);
   }

@@ -42,7 +42,7 @@ class PlanImpl {
   const Problem& problem() const noexcept { return problem_; }
   const KVCacheSpec& cache_spec() const noexcept { return cache_spec_; }
   std::span<const SequenceSpec> sequences() const noexcept { return sequences_; }
-  // Page numbers of a sequence in ascending order. Cache only.
+  // Page numbers of a sequence in ascending order; -1 where no row sees a token. Cache only.
   const int32_t* PagesOf(int64_t sequence) const noexcept {
     return pages_.data() + page_begin_[static_cast<size_t>(sequence)];
   }

@@ -32,6 +32,7 @@ struct Problem {
   float softcap = 0;
   Mask mask;
   bool from_cache = false;
+  int64_t cache_group = 0;
   bool values_in_keys = false;
   DType k_dtype = DType::kF32;  // of the cache; plain tensors say theirs at run time
   DType v_dtype = DType::kF32;

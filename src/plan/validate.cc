@@ -172,6 +172,7 @@ Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* probl
   p.softcap = spec.softcap;
   p.values_in_keys = spec.values_in_keys;
   p.from_cache = from_cache;
+  p.cache_group = spec.cache_group;
   p.num_stripes = CeilDiv(spec.v_dim, kTileKeys);
   p.q_pitch = RoundUp(spec.qk_dim, kTileKeys);
   p.o_pitch = p.num_stripes * kTileKeys;
@@ -191,6 +192,11 @@ Status CheckCacheSpec(const Problem& problem, const KVCacheSpec& spec) noexcept 
       return MakeStatus(StatusCode::kInvalidArgument, "spec.%s is %lld, but the cache's %s is %lld", field.name,
                         static_cast<LL>(field.wanted), field.name, static_cast<LL>(field.stored));
     }
+  }
+  const int64_t num_groups = std::max<int64_t>(static_cast<int64_t>(spec.groups.size()), 1);
+  if (problem.cache_group < 0 || problem.cache_group >= num_groups) {
+    return MakeStatus(StatusCode::kInvalidArgument, "spec.cache_group is %lld, but the cache has %lld layer groups",
+                      static_cast<LL>(problem.cache_group), static_cast<LL>(num_groups));
   }
   if (problem.values_in_keys != spec.values_in_keys) {
     return MakeStatus(StatusCode::kInvalidArgument, "spec.values_in_keys is %d, but the cache's values_in_keys is %d",

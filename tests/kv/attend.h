@@ -92,7 +92,7 @@ inline Attended Run(const AttentionSpec& spec, SequenceSpec sequence, AttentionA
 }
 
 inline Attended AttendCache(const KVCache& cache, SequenceId id, int64_t layer, int64_t q_len, int64_t kv_len,
-                            const Mask& mask = {}) {
+                            const Mask& mask = {}, int64_t group = 0) {
   SequenceSpec sequence;
   sequence.q_len = q_len;
   sequence.kv_len = kv_len;
@@ -100,7 +100,9 @@ inline Attended AttendCache(const KVCache& cache, SequenceId id, int64_t layer, 
   AttentionArgs args;
   args.cache = &cache;
   args.layer = layer;
-  return Run(SpecFor(cache.spec(), mask), sequence, args);
+  AttentionSpec spec = SpecFor(cache.spec(), mask);
+  spec.cache_group = group;
+  return Run(spec, sequence, args);
 }
 
 inline Attended AttendNames(const KVCacheSpec& spec, const std::vector<int64_t>& names, int64_t layer, int64_t q_len,

@@ -50,7 +50,7 @@ TEST(KVLayout, BytesOfAllDims) {
       EXPECT_EQ(layout->head_bytes, 3 * (layout->k_tile_bytes + layout->v_tile_bytes));
       EXPECT_EQ(layout->slab_bytes, 5 * layout->head_bytes);
       EXPECT_EQ(layout->page_bytes, 3 * layout->slab_bytes);
-      EXPECT_EQ(layout->layer_bytes, 3 * layout->slab_bytes);
+      EXPECT_EQ(layout->num_slabs, 9);
       EXPECT_EQ(layout->pool_bytes, 9 * layout->slab_bytes);
       for (const int64_t bytes : {layout->k_tile_bytes, layout->v_tile_bytes, layout->head_bytes})
         EXPECT_EQ(bytes % 64, 0);
@@ -69,7 +69,8 @@ TEST(KVLayout, TilesCoverThePoolWithoutOverlap) {
   spec.max_tokens = 96;
   const KVLayout layout = *MakeKVLayout(spec);
   std::vector<std::byte> pool(static_cast<size_t>(layout.pool_bytes));
-  const KVAddressing at{pool.data(),         layout.layer_bytes,  layout.slab_bytes, layout.head_bytes,
+  const int64_t first_slab[] = {0, 3};
+  const KVAddressing at{pool.data(),         first_slab,          layout.slab_bytes, layout.head_bytes,
                         layout.k_tile_bytes, layout.v_tile_bytes, layout.v_offset};
   const auto mark = [&](std::byte* tile, int64_t bytes) {
     ASSERT_GE(tile, pool.data());
@@ -93,7 +94,7 @@ TEST(KVLayout, TilesCoverThePoolWithoutOverlap) {
 }
 
 TEST(PagePool, GivesEveryPageOnceAndTheLastReturnedFirst) {
-  Result<PagePool> made = PagePool::Create(5, 5 * 4096);
+  Result<PagePool> made = PagePool::Create(5);
   ASSERT_TRUE(Succeeds(made.status()));
   PagePool pool = std::move(made).value();
   for (int32_t page = 0; page < 5; ++page) {
@@ -110,7 +111,7 @@ TEST(PagePool, GivesEveryPageOnceAndTheLastReturnedFirst) {
 }
 
 TEST(PagePool, SharedPagesAreFreeWhenTheLastHolderLetsGo) {
-  PagePool pool = std::move(PagePool::Create(2, 8192)).value();
+  PagePool pool = std::move(PagePool::Create(2)).value();
   const int32_t page = pool.Take();
   pool.Share(page);
   pool.Share(page);
@@ -126,7 +127,8 @@ TEST(PagePool, SharedPagesAreFreeWhenTheLastHolderLetsGo) {
 }
 
 TEST(SequenceTable, IdsAreNeverUsedTwice) {
-  SequenceTable table = std::move(SequenceTable::Create(3, 4)).value();
+  const int64_t table_pages[] = {4};
+  SequenceTable table = std::move(SequenceTable::Create(3, table_pages, 1)).value();
   std::set<int64_t> seen;
   Random random(5);
   std::vector<SequenceId> live;
@@ -150,14 +152,16 @@ TEST(SequenceTable, IdsAreNeverUsedTwice) {
 
 TEST(SequenceTable, EverySequenceCanHoldAllPages) {
   constexpr int64_t kPages = 1000;
-  SequenceTable table = std::move(SequenceTable::Create(4, kPages)).value();
+  const int64_t table_pages[] = {kPages};
+  SequenceTable table = std::move(SequenceTable::Create(4, table_pages, 1)).value();
   std::vector<SequenceId> ids;
   for (int i = 0; i < 4; ++i) ids.push_back(*table.Add());
   for (const SequenceId id : ids) {
-    for (int64_t i = 0; i < kPages; ++i) table.Find(id)->pages[i] = static_cast<int32_t>(id.value * kPages + i);
+    for (int64_t i = 0; i < kPages; ++i)
+      table.Find(id)->groups[0].pages[i] = static_cast<int32_t>(id.value * kPages + i);
   }
   for (const SequenceId id : ids) {
-    for (int64_t i = 0; i < kPages; ++i) ASSERT_EQ(table.Find(id)->pages[i], id.value * kPages + i);
+    for (int64_t i = 0; i < kPages; ++i) ASSERT_EQ(table.Find(id)->groups[0].pages[i], id.value * kPages + i);
   }
 }
 
