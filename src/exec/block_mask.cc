@@ -54,22 +54,24 @@ bool BlockMask::NeedsBits(const SubBlock& sub, int64_t base) const {
 uint32_t BlockMask::Prepare(int64_t base) {
   uint32_t tiles = 0;
   for (int64_t i = 0; i < num_sub_blocks_; ++i) {
-    SubBlock& sub = sub_blocks_[i];
-    sub.tiles = TilesOf(sub.seen.first, base) | TilesOf(sub.seen.rest, base);
-    sub.by_bits = sub.tiles != 0 && NeedsBits(sub, base);
-    if (sub.by_bits) {
-      FillBits(sub, base);
-      uint32_t seen = 0;
-      for (int64_t t = 0; t < kTilesPerBlock; ++t) {
-        uint32_t any = 0;
-        for (int64_t r = 0; r < sub.num_rows; ++r) any |= slot_.visible[(sub.row_begin + r) * kTilesPerBlock + t];
-        seen |= (any != 0 ? 1u : 0u) << t;
-      }
-      sub.tiles = seen;
-    }
-    tiles |= sub.tiles;
+    PrepareSubBlock(base, &sub_blocks_[i]);
+    tiles |= sub_blocks_[i].tiles;
   }
   return tiles;
+}
+
+void BlockMask::PrepareSubBlock(int64_t base, SubBlock* sub) const {
+  sub->tiles = TilesOf(sub->seen.first, base) | TilesOf(sub->seen.rest, base);
+  sub->by_bits = sub->tiles != 0 && NeedsBits(*sub, base);
+  if (!sub->by_bits) return;
+  FillBits(*sub, base);
+  uint32_t seen = 0;
+  for (int64_t t = 0; t < kTilesPerBlock; ++t) {
+    uint32_t any = 0;
+    for (int64_t r = 0; r < sub->num_rows; ++r) any |= slot_.visible[(sub->row_begin + r) * kTilesPerBlock + t];
+    seen |= (any != 0 ? 1u : 0u) << t;
+  }
+  sub->tiles = seen;
 }
 
 void BlockMask::FillBits(const SubBlock& sub, int64_t base) const {

@@ -40,6 +40,8 @@ class BlockMask {
 
   // Finds the tiles of the block at key `base` for every sub-block. Returns those that any of them visits.
   uint32_t Prepare(int64_t base);
+  // The same for one sub-block.
+  void PrepareSubBlock(int64_t base, SubBlock* sub) const;
 
   // What counts among the visited tiles of a sub-block of the prepared block, `tiles` being their numbers in the block.
   void SetVisible(const SubBlock& sub, int64_t base, const int32_t* tiles, int64_t num_tiles, SoftmaxArgs* args) const;

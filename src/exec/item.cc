@@ -167,15 +167,16 @@ class ItemRunner {
   void RunSplit(int64_t split, const State& state) {
     Clear(state);
     for (int64_t i = 0; i < block_mask_.num_sub_blocks(); ++i) block_mask_.sub_block(i).started = false;
-    const int64_t begin = split * kSplitKeys;
-    int64_t next_block = 0;
-    for (const KeyInterval& keys : {block_.keys.first, block_.keys.rest}) {
-      const KeyInterval range = Intersect(keys, begin, begin + kSplitKeys);
-      if (range.empty()) continue;
-      // Both intervals may touch one block, which is visited once.
-      int64_t b = std::max(range.begin / kBlockKeys, next_block);
-      for (; b * kBlockKeys < range.end; ++b) RunBlock(b, state);
-      next_block = b;
+    if (block_.num_heads == 1 || source_.heads_together()) {
+      ForEachBlock(split, [&](int64_t b) { RunBlock(b, state); });
+    } else {
+      for (int64_t i = 0; i < block_.num_heads; ++i) {
+        source_.SelectHead(i);
+        ForEachBlock(split, [&](int64_t b) {
+          block_mask_.PrepareSubBlock(b * kBlockKeys, &block_mask_.sub_block(i));
+          RunSelectedHead(b, state, &block_mask_.sub_block(i));
+        });
+      }
     }
     // A sub-block that saw nothing has an o that was never written; its l of 0 says so.
     ReduceArgs reduce;
@@ -185,12 +186,31 @@ class ItemRunner {
     kernels_.softmax.reduce(reduce);
   }
 
+  // Calls f(number of the block) for the blocks of a split that some row sees keys of.
+  template <typename F>
+  void ForEachBlock(int64_t split, const F& f) const {
+    const int64_t begin = split * kSplitKeys;
+    int64_t next_block = 0;
+    for (const KeyInterval& keys : {block_.keys.first, block_.keys.rest}) {
+      const KeyInterval range = Intersect(keys, begin, begin + kSplitKeys);
+      if (range.empty()) continue;
+      // Both intervals may touch one block, which is visited once.
+      int64_t b = std::max(range.begin / kBlockKeys, next_block);
+      for (; b * kBlockKeys < range.end; ++b) f(b);
+      next_block = b;
+    }
+  }
+
   void RunBlock(int64_t key_block, const State& state) {
     const int64_t base = key_block * kBlockKeys;
     const uint32_t visited = block_mask_.Prepare(base);
     if (visited == 0) return;
     if (block_.num_heads > 1) {
-      source_.heads_together() && HeadsAreAlike() ? RunHeadsTogether(base, state) : RunHeads(key_block, state);
+      if (HeadsAreAlike()) return RunHeadsTogether(base, state);
+      for (int64_t i = 0; i < block_.num_heads; ++i) {
+        source_.SelectHead(i);
+        RunSelectedHead(key_block, state, &block_mask_.sub_block(i));
+      }
       return;
     }
     source_.Load(key_block, visited, &tiles_);
@@ -205,16 +225,11 @@ class ItemRunner {
     }
   }
 
-  // One head after the other.
-  void RunHeads(int64_t key_block, const State& state) {
-    for (int64_t i = 0; i < block_.num_heads; ++i) {
-      SubBlock& sub = block_mask_.sub_block(i);
-      if (sub.tiles == 0) continue;
-      source_.SelectHead(i);
-      source_.Load(key_block, sub.tiles, &tiles_);
-      num_loaded_tiles_ += std::popcount(sub.tiles);
-      RunSubBlock(key_block * kBlockKeys, true, state, &sub);
-    }
+  void RunSelectedHead(int64_t key_block, const State& state, SubBlock* sub) {
+    if (sub->tiles == 0) return;
+    source_.Load(key_block, sub->tiles, &tiles_);
+    num_loaded_tiles_ += std::popcount(sub->tiles);
+    RunSubBlock(key_block * kBlockKeys, true, state, sub);
   }
 
   // Whether all heads visit the same tiles, which only masks of each head's own prevent.

@@ -170,7 +170,7 @@ struct QkRowsArgs {
   int64_t head_stride;  // elements between heads
   int64_t num_keys;     // 1 .. 128
   int64_t ahead;        // the tile that comes so many tiles later, of whichever head, is prefetched; 0: none
-  const void* next;     // optional: what will be read after this call, in rows of the same strides
+  const void* next;     // optional: what will be read after this call, in rows of the same strides; else as these go on
   float* scratch;       // 2 tiles of f32
   float* s;  // [num_heads * rows][kBlockKeys]: lanes of keys that do not exist in the last tile are undefined
 };
