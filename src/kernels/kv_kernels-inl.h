@@ -27,7 +27,7 @@ HWY_INLINE int64_t StripeOffset(int64_t feature) {
 // How tiles are read.
 enum class Access {
   kCached,    // blocks of columns for the registers: the tiles are in a cache
-  kAhead,     // the same, prefetching: many rows, whose arithmetic leaves time for memory
+  kAhead,     // the same, prefetching what comes next: many rows, whose arithmetic leaves time for memory
   kTilewise,  // one tile after the other in order of address, prefetching: few rows, which wait for memory
   kStreams,   // several tiles at once, left to the hardware's prefetchers: so few rows that the FMAs hardly count
 };
@@ -36,7 +36,9 @@ inline constexpr int64_t kMaxTilewiseRows = 8;
 // more rows than this the registers hold too few columns.
 inline constexpr int64_t kMaxStreamedRows = 3;
 
-constexpr Access WithoutPrefetching(Access access) { return access == Access::kAhead ? Access::kCached : access; }
+constexpr Prefetch PrefetchOf(Access access) {
+  return access == Access::kAhead ? Prefetch::kNext : access == Access::kTilewise ? Prefetch::kLine : Prefetch::kNone;
+}
 
 template <class TileType>
 struct QkIO {
@@ -44,6 +46,7 @@ struct QkIO {
   using T = typename Tile::T;
   static constexpr int64_t kLength = 0;
   static constexpr bool kEvenLength = false;
+  static constexpr int64_t kLineBytes = Tile::kLine * static_cast<int64_t>(sizeof(T));
   const QkArgs& args;
   int64_t row0, col, lanes;
 
@@ -57,6 +60,13 @@ struct QkIO {
   }
   HWY_INLINE static constexpr int64_t LineStep() { return Tile::kLine; }
   HWY_INLINE static const T* Ahead(const T* line) { return AheadInTiles(line); }
+  // The tile that is used next, a part by each group of rows.
+  HWY_INLINE const char* Next(int c, int64_t) const {
+    const int64_t next = (col + c) / VectorsPerTile() + 1;
+    return static_cast<const char*>(args.k_tiles[HWY_MIN(next, args.num_tiles - 1)]) +
+           row0 * (args.qk_dim / Tile::kSteps * kLineBytes) / args.rows;
+  }
+  HWY_INLINE int64_t NextBytes(int64_t rows) const { return rows * kLineBytes / args.rows; }
   HWY_INLINE VF Load(DF d, int, int) const { return hn::Zero(d); }
   HWY_INLINE void Store(DF d, int r, int c, VF v) const {
     hn::Store(v, d, args.s + (row0 + r) * kBlockKeys + (col + c) * lanes);
@@ -65,12 +75,12 @@ struct QkIO {
 
 template <class Tile, Access kAccess>
 struct MakeQkIO {
-  static constexpr bool kPrefetch = kAccess == Access::kAhead || kAccess == Access::kTilewise;
+  static constexpr Prefetch kPrefetch = PrefetchOf(kAccess);
   static constexpr bool kOneTile = kAccess == Access::kTilewise;
   const QkArgs& args;
   int64_t lanes;
   HWY_INLINE QkIO<Tile> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
-  HWY_INLINE MakeQkIO<Tile, WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, lanes}; }
+  HWY_INLINE MakeQkIO ForOtherGroups() const { return *this; }
 };
 
 template <class Tile, Access kAccess>
@@ -94,6 +104,7 @@ struct PvIO {
   using T = typename Tile::T;
   static constexpr int64_t kLength = kTileKeys;
   static constexpr bool kEvenLength = true;
+  static constexpr int64_t kLineBytes = Tile::kLine * static_cast<int64_t>(sizeof(T));
   const PvArgs& args;
   int64_t row0, col, lanes;
 
@@ -104,6 +115,12 @@ struct PvIO {
   }
   HWY_INLINE static constexpr int64_t LineStep() { return Tile::kLine; }
   HWY_INLINE static const T* Ahead(const T* line) { return AheadInTiles(line); }
+  // The next stripe of the same tile, a part by each group of rows.
+  HWY_INLINE const char* Next(int c, int64_t tile) const {
+    constexpr int64_t kStripeBytes = kTileKeys / Tile::kSteps * kLineBytes;
+    return reinterpret_cast<const char*>(B(c, tile)) + kStripeBytes + row0 * kStripeBytes / args.rows;
+  }
+  HWY_INLINE int64_t NextBytes(int64_t rows) const { return rows * kLineBytes / args.rows; }
   HWY_INLINE float* O(int r, int c) const { return args.o + (row0 + r) * args.o_pitch + (col + c) * lanes; }
   HWY_INLINE VF Load(DF d, int r, int c) const {
     if (args.c == nullptr) return hn::Zero(d);
@@ -116,12 +133,12 @@ struct PvIO {
 
 template <class Tile, Access kAccess>
 struct MakePvIO {
-  static constexpr bool kPrefetch = kAccess == Access::kAhead || kAccess == Access::kTilewise;
+  static constexpr Prefetch kPrefetch = PrefetchOf(kAccess);
   static constexpr bool kOneTile = kAccess == Access::kTilewise || kAccess == Access::kStreams;
   const PvArgs& args;
   int64_t lanes;
   HWY_INLINE PvIO<Tile, !kOneTile> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
-  HWY_INLINE MakePvIO<Tile, WithoutPrefetching(kAccess)> WithoutPrefetch() const { return {args, lanes}; }
+  HWY_INLINE MakePvIO ForOtherGroups() const { return *this; }
 };
 
 template <class Tile, Access kAccess>

@@ -43,12 +43,12 @@ struct LinearIO {
 };
 
 struct MakeLinearIO {
-  static constexpr bool kPrefetch = false;
+  static constexpr Prefetch kPrefetch = Prefetch::kNone;
   static constexpr bool kOneTile = false;
   const LinearArgs& args;
   int64_t per_tile, lanes;
   HWY_INLINE LinearIO IO(int64_t row0, int64_t col) const { return {args, row0, col, per_tile, lanes}; }
-  HWY_INLINE MakeLinearIO WithoutPrefetch() const { return *this; }
+  HWY_INLINE MakeLinearIO ForOtherGroups() const { return *this; }
 };
 
 void LinearF32Block(const LinearArgs& args) noexcept {

@@ -132,6 +132,13 @@ HWY_INLINE HWY_MAYBE_UNUSED const T* AheadInTiles(const T* line) {
   return line + kPrefetchBytes / static_cast<int64_t>(sizeof(T));
 }
 
+// What a micro-kernel prefetches meanwhile.
+enum class Prefetch {
+  kNone,
+  kLine,  // what is kPrefetchBytes behind each line of b that it uses
+  kNext,  // its share of what is used next: with many rows a tile is used for so long that memory would idle
+};
+
 // Whether a block of kCols columns is whole tiles, always.
 template <int kCols>
 inline constexpr bool kWholeTiles = !HWY_HAVE_SCALABLE && kCols % kColsPerTile == 0;
@@ -156,11 +163,13 @@ constexpr int PrefetchTo() {
 //   const float* A(segment)        row 0 of a: k_len floats; the others stand APitch() floats apart
 //   const T* B(c, segment)         column c of b: line i at + i * LineStep(), aligned as Tile::Load wants it
 //   int64_t LineStep()             elements between lines
-//   const T* Ahead(const T*)       what to prefetch when the line at that address is used; to where: PrefetchTo
+//   const T* Ahead(const T*)       kLine: what to prefetch when the line at that address is used; to where: PrefetchTo
+//   const char* Next(c, segment)   kNext: where the prefetches begin that go with column c
+//   int64_t NextBytes(rows)        kNext: bytes between them for a block of so many rows, one for each line of b
 //   VF Load(d, r, c)               first value of an accumulator
 //   void Store(d, r, c, VF)        last value of it
 // Segments continue the chain with other addresses (the tiles of a block, for the weighted sum).
-template <int kRows, int kCols, bool kPrefetch, class IO>
+template <int kRows, int kCols, Prefetch kPrefetch, class IO>
 HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) {
   static_assert(1 <= kRows && kRows <= kMaxRows && 1 <= kCols && kCols <= 8);
   static_assert(RegistersOfBlock(kRows, kCols) <= kNumRegisters);
@@ -199,6 +208,19 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
     HEADLANE_COLS_(HEADLANE_B_, 0)
 #define HEADLANE_PREFETCH_(r, c) \
   if constexpr (c < kCols && c % kColsPerTile == 0) __builtin_prefetch(io.Ahead(b##c + line), 0, kPrefetchTo);
+#define HEADLANE_NEXT_(r, c)                                                          \
+  [[maybe_unused]] const char* next##c = nullptr;                                     \
+  if constexpr (kPrefetch == Prefetch::kNext && c < kCols && c % kColsPerTile == 0) { \
+    next##c = io.Next(c, segment);                                                    \
+  }
+    HEADLANE_COLS_(HEADLANE_NEXT_, 0)
+    [[maybe_unused]] int64_t next_bytes = 0;
+    if constexpr (kPrefetch == Prefetch::kNext) next_bytes = io.NextBytes(kRows);
+#define HEADLANE_PREFETCH_NEXT_(r, c)                 \
+  if constexpr (c < kCols && c % kColsPerTile == 0) { \
+    __builtin_prefetch(next##c, 0, 3);                \
+    next##c += next_bytes;                            \
+  }
 #define HEADLANE_LOAD_B_(kStep, c)                        \
   [[maybe_unused]] VF bv##c = hn::Zero(d);                \
   if constexpr (c < kCols) {                              \
@@ -249,13 +271,16 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
     HEADLANE_LOAD_A_(5, k)                                  \
     HEADLANE_COLS_(HEADLANE_FMA_COL_, kStep)                \
   }
-#define HEADLANE_LINE_(k)                 \
-  if constexpr (kPrefetch) {              \
-    HEADLANE_COLS_(HEADLANE_PREFETCH_, 0) \
-  }                                       \
-  HEADLANE_STEP_(0, k)                    \
-  if constexpr (Tile::kSteps == 2) {      \
-    HEADLANE_STEP_(1, (k) + 1)            \
+#define HEADLANE_LINE_(k)                       \
+  if constexpr (kPrefetch == Prefetch::kLine) { \
+    HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)       \
+  }                                             \
+  if constexpr (kPrefetch == Prefetch::kNext) { \
+    HEADLANE_COLS_(HEADLANE_PREFETCH_NEXT_, 0)  \
+  }                                             \
+  HEADLANE_STEP_(0, k)                          \
+  if constexpr (Tile::kSteps == 2) {            \
+    HEADLANE_STEP_(1, (k) + 1)                  \
   }
     int64_t k = 0, first_line = 0;
     for (; k + kTurn <= k_len; k += kTurn, first_line += kTurn / Tile::kSteps * io.LineStep()) {
@@ -288,6 +313,8 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
 #undef HEADLANE_A_
 #undef HEADLANE_B_
 #undef HEADLANE_PREFETCH_
+#undef HEADLANE_NEXT_
+#undef HEADLANE_PREFETCH_NEXT_
 #undef HEADLANE_STEP_
 #undef HEADLANE_LINE_
 #undef HEADLANE_LOAD_B_
@@ -345,11 +372,10 @@ HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segm
     const int64_t end = std::min(num_cols, col + step);
     WithRows(groups.size(0), GroupColumns<Make>{0, col, end, num_segments, k_len, make});
     int64_t row0 = groups.size(0);
-    // The first group has brought the tiles.
-    const auto rest = make.WithoutPrefetch();
+    const auto rest = make.ForOtherGroups();
     for (int64_t group = 1; group < groups.num; row0 += groups.size(group), ++group) {
       WithRows(groups.size(group),
-               GroupColumns<decltype(make.WithoutPrefetch())>{row0, col, end, num_segments, k_len, rest});
+               GroupColumns<decltype(make.ForOtherGroups())>{row0, col, end, num_segments, k_len, rest});
     }
   }
 }
