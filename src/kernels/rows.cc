@@ -19,14 +19,18 @@ HWY_BEFORE_NAMESPACE();
 namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
+// Up to so many rows keys are transposed in registers; for more they are packed in L1.
+inline constexpr int64_t kMaxDirectRows = HEADLANE_PACKED_KEYS == 8 ? 4 : 0;
+
 // Walks over the tiles of a call in the order in which they are read, `args.ahead` tiles before they are. What is
-// beyond the last one begins at args.next, if anything does.
+// beyond the last one begins at args.next; without it, or where keys are packed, which prefetches as if the rows went
+// on, they are taken to go on.
 class AheadOfTiles {
  public:
   template <class Args>
   HWY_INLINE AheadOfTiles(const Args& args, const void* rows, int64_t element_bytes)
       : tile_(static_cast<const char*>(rows)),
-        next_(static_cast<const char*>(args.next)),
+        next_(args.num_heads > 1 && args.rows <= kMaxDirectRows ? static_cast<const char*>(args.next) : nullptr),
         tile_bytes_(args.row_stride * kTileKeys * element_bytes),
         head_bytes_(args.head_stride * element_bytes),
         num_heads_(args.num_heads),
@@ -35,9 +39,7 @@ class AheadOfTiles {
   }
   // Bytes from this tile to the one that is to be fetched, and on to the next.
   HWY_INLINE int64_t Take(const void* tile) {
-    const int64_t distance =
-        tile_ == nullptr ? 0
-                         : reinterpret_cast<intptr_t>(tile_) + head_ * head_bytes_ - reinterpret_cast<intptr_t>(tile);
+    const int64_t distance = reinterpret_cast<intptr_t>(tile_) + head_ * head_bytes_ - reinterpret_cast<intptr_t>(tile);
     Advance();
     return distance;
   }
@@ -46,7 +48,7 @@ class AheadOfTiles {
   HWY_INLINE void Advance() {
     if (++head_ < num_heads_) return;
     head_ = 0;
-    tile_ = --tiles_left_ == 0 ? next_ : tile_ == nullptr ? nullptr : tile_ + tile_bytes_;
+    tile_ = --tiles_left_ == 0 && next_ != nullptr ? next_ : tile_ + tile_bytes_;
   }
 
   const char* tile_;
@@ -54,6 +56,18 @@ class AheadOfTiles {
   int64_t tile_bytes_, head_bytes_, num_heads_, tiles_left_;
   int64_t head_ = 0;
 };
+
+// Prefetches part `part` of `num_parts` of a tile's rows to L2, row by row: in that order memory gives the most where
+// the rows of one head are read alone, dense or not.
+template <class T>
+HWY_INLINE void PrefetchPart(const T* tile, int64_t row_stride, int64_t dim, int64_t part, int64_t num_parts) {
+  const int64_t begin = kTileKeys * part / num_parts, end = kTileKeys * (part + 1) / num_parts;
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t key = begin; key < end; ++key) {
+    const T* const row = tile + key * row_stride;
+    for (int64_t i = 0; i < dim; i += kLine) __builtin_prefetch(row + i, 0, 2);
+  }
+}
 
 template <class T>
 HWY_INLINE const T* BytesBehind(const T* p, int64_t bytes) {
@@ -126,8 +140,6 @@ void QkRowsInTiles(const QkRowsArgs& args, int64_t first_key) {
 }
 
 #if HEADLANE_PACKED_KEYS == 8
-inline constexpr int kMaxDirectRows = 4;
-
 // The addresses of 8 keys: three registers, a stride and twice the stride reach all of them.
 template <class T>
 struct Keys8 {
@@ -240,10 +252,16 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
   const int64_t pitch = args.q_pitch;
   VPack l0 = hn::Zero(d), l1 = l0, l2 = l0, l3 = l0;
   VPack h0 = l0, h1 = l0, h2 = l0, h3 = l0;
+  const int64_t num_lines = args.qk_dim / kLineFeatures;
+  int64_t line = 0;
   int64_t left = args.qk_dim;
   for (; left >= kLineFeatures; left -= kLineFeatures) {
-    PrefetchLine(low, ahead);
-    PrefetchLine(high, ahead);
+    if (args.num_heads == 1) {
+      PrefetchPart(BytesBehind(k, ahead), args.row_stride, args.qk_dim, line++, num_lines);
+    } else {
+      PrefetchLine(low, ahead);
+      PrefetchLine(high, ahead);
+    }
     for (int64_t begin = 0; begin < kLineFeatures; begin += kChunk) {
       for (int64_t i = begin; i < begin + kChunk; i += kStep) AddStep<kRows, Row>(low, i, q + i, pitch, l0, l1, l2, l3);
       for (int64_t i = begin; i < begin + kChunk; i += kStep)
@@ -344,11 +362,12 @@ struct RowsPvTile {
   int64_t ahead;  // bytes to what is prefetched
 };
 
-template <class Element, int64_t kKeys>
+template <class Element>
 struct RowsPvIO {
   using Tile = RowTile<Element>;
   using T = typename Tile::T;
-  static constexpr int64_t kLength = kKeys;
+  static constexpr int64_t kLength =
+      0;  // 16 in compilers' hands are 8 steps a turn, and the rows' addresses on the stack
   static constexpr bool kEvenLength = true;
   static constexpr int kPrefetchTo = 2;  // L2, as for keys
   const RowsPvTile<Element>& tile;
@@ -368,15 +387,14 @@ struct RowsPvIO {
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
 };
 
-// kKeys: 16, or 0 for fewer.
-template <class Element, int64_t kKeys, bool kAhead>
+template <class Element, bool kAhead>
 struct MakeRowsPvIO {
   static constexpr Prefetch kPrefetch = kAhead ? Prefetch::kLine : Prefetch::kNone;
   static constexpr bool kOneTile = false;
   const RowsPvTile<Element>& tile;
   int64_t lanes;
-  HWY_INLINE RowsPvIO<Element, kKeys> IO(int64_t row0, int64_t col) const { return {tile, row0, col, lanes}; }
-  HWY_INLINE MakeRowsPvIO<Element, kKeys, false> ForOtherGroups() const { return {tile, lanes}; }
+  HWY_INLINE RowsPvIO<Element> IO(int64_t row0, int64_t col) const { return {tile, row0, col, lanes}; }
+  HWY_INLINE MakeRowsPvIO<Element, false> ForOtherGroups() const { return {tile, lanes}; }
 };
 
 // Leaves out the keys that do not count, one row at a time: values of any kind may stand there.
@@ -408,12 +426,24 @@ HWY_INLINE bool AllLive(const uint16_t* live, int64_t rows, int64_t num_keys) {
   return (all & wanted) == wanted;
 }
 
-template <class Element, int64_t kKeys>
+template <class Element>
 HWY_INLINE void PvTile(const RowsPvTile<Element>& tile, int64_t num_keys) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   const int64_t num_cols = tile.args.v_dim / lanes, rows = tile.args.rows;
-  using Make = MakeRowsPvIO<Element, kKeys, kKeys != 0>;
-  if (rows <= kMaxRows) {
+  using Make = MakeRowsPvIO<Element, true>;
+  if (tile.args.num_heads == 1) {
+    // As many columns as a single row uses at a time.
+    const int64_t step = HWY_MIN(num_cols, 64 / lanes);
+    const int64_t num_parts = CeilDiv(num_cols, step);
+    for (int64_t part = 0; part < num_parts; ++part) {
+      PrefetchPart(BytesBehind(tile.v, tile.ahead), tile.args.row_stride, tile.args.v_dim, part, num_parts);
+      RowsPvTile<Element> columns = tile;
+      columns.v += part * step * lanes;
+      columns.o += part * step * lanes;
+      BlockedMultiply(rows, HWY_MIN(step, num_cols - part * step), 1, num_keys,
+                      MakeRowsPvIO<Element, false>{columns, lanes});
+    }
+  } else if (rows <= kMaxRows) {
     WithRows(rows, GroupColumns<Make>{0, 0, num_cols, 1, num_keys, Make{tile, lanes}});
   } else {
     BlockedMultiply(rows, num_cols, 1, num_keys, Make{tile, lanes});
@@ -440,10 +470,8 @@ HWY_INLINE void PvRowsOf(const PvRowsArgs& args) {
                                      ahead.Take(v)};
       if (!AllLive(tile.live, args.rows, num_keys)) {
         PvTileSelected(tile, num_keys);
-      } else if (num_keys == kTileKeys) {
-        PvTile<Element, kTileKeys>(tile, num_keys);
       } else {
-        PvTile<Element, 0>(tile, num_keys);
+        PvTile(tile, num_keys);
       }
     }
   }
