@@ -11,11 +11,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "headlane/dtype.h"
 #include "headlane/executor.h"
 #include "headlane/mask.h"
+#include "headlane/ops.h"
 #include "headlane/status.h"
 #include "headlane/view.h"
 
@@ -71,6 +73,13 @@ inline constexpr int64_t kWholeSequence = -1;
 struct SequenceId {
   int64_t value = -1;
   friend bool operator==(SequenceId a, SequenceId b) { return a.value == b.value; }
+};
+
+// How the keys of a layer group carry their positions, for KVCache::Remove: features [first_feature, first_feature +
+// rope.rotary_dim) were rotated by `rope`. rotary_dim 0: they carry none.
+struct RopeShift {
+  RopeSpec rope;
+  int64_t first_feature = 0;
 };
 
 // What one sequence holds of the cache's memory, in all layer groups.
@@ -184,6 +193,29 @@ class KVCache {
   // more. Errors: NotFound, OutOfRange, FailedPrecondition (a group with a window keeps too little for that length:
   // names both). Allocation: none.
   Status Truncate(SequenceId sequence, int64_t length) noexcept;
+
+  // Removes committed tokens [begin, end) and moves those behind them down, in tiles, blocks and positions alike; drops
+  // any reservation. Values keep their stored bytes. Keys do, too, without `shifts`, for models whose keys carry no
+  // position (ALiBi); otherwise shifts has one element per layer group, and every moved key is decoded, turned back by
+  // end - begin positions and encoded again: to f32 rounding in f32, within a step of the element type's rounding per
+  // removal elsewhere. Shared pages are copied before. Errors: NotFound, OutOfRange, InvalidArgument (shifts),
+  // Unsupported (a scaling whose angles are not linear in the position, which ResolveRope makes so; rotated features
+  // that are values, too), FailedPrecondition (a group with a window has lost tokens at or behind begin, or keeps too
+  // little for the new length), ResourceExhausted (copies of shared pages). Nothing changed then. Allocation: none.
+  // Time: that of copying what moves.
+  Status Remove(SequenceId sequence, int64_t begin, int64_t end, std::span<const RopeShift> shifts) noexcept;
+
+  // Tells the ids of committed tokens [begin, begin + n), for ForkPrefix. A token that has an id, also through a
+  // sequence that shares its page, keeps it; ids go away with their tokens, and with removal before them. Errors:
+  // NotFound, OutOfRange, InvalidArgument (null; a token with another id: names both), FailedPrecondition (tokens
+  // before begin have none), Unsupported (all layer groups have windows); nothing changed then. Allocation: none.
+  Status SetTokens(SequenceId sequence, const int32_t* ids, int64_t n, int64_t begin = 0) noexcept;
+
+  // A new sequence that shares the longest run of full pages with any living sequence whose ids are the first of these
+  // n, at most n - 1 tokens, so that at least one is left to compute; `*matched` is their number, 0 for an empty
+  // sequence. Ids are compared, not only their hashes. Errors: InvalidArgument, ResourceExhausted (max_sequences),
+  // Unsupported (all layer groups have windows). Allocation: none.
+  Result<SequenceId> ForkPrefix(const int32_t* ids, int64_t n, int64_t* matched) noexcept;
 
   // Reads committed tokens [begin, begin + k.num_tokens) of `layer` back as rows, exactly as stored, into batch entry 0
   // of f32 views. Errors: NotFound, OutOfRange, FailedPrecondition (tokens that the layer's window has passed),

@@ -50,7 +50,9 @@ Status KVCacheImpl::CommitPath(SequenceId id, const int64_t* accepted, int64_t n
   HEADLANE_RETURN_IF_ERROR(CheckPath(id, *sequence, accepted, n));
   // Ascending, so that no token is overwritten before it is moved: accepted[i] >= i.
   for (int64_t i = 0; i < n; ++i) {
-    if (accepted[i] != i) CopyToken(*sequence, sequence->length + accepted[i], sequence->length + i);
+    for (int64_t layer = 0; layer < spec_.num_layers && accepted[i] != i; ++layer) {
+      CopyToken(*sequence, layer, sequence->length + accepted[i], sequence->length + i);
+    }
   }
   sequence->length += n;
   num_tokens_ += n;
@@ -59,33 +61,31 @@ Status KVCacheImpl::CommitPath(SequenceId id, const int64_t* accepted, int64_t n
   return OkStatus();
 }
 
-void KVCacheImpl::CopyToken(const Sequence& sequence, int64_t from, int64_t to) noexcept {
+void KVCacheImpl::CopyToken(const Sequence& sequence, int64_t layer, int64_t from, int64_t to) noexcept {
   const TokenPlace source = PlaceOf(from, spec_.page_tokens);
   const TokenPlace target = PlaceOf(to, spec_.page_tokens);
-  for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
-    const int64_t source_page = PagesOf(sequence, layer)[source.page];
-    const int64_t target_page = PagesOf(sequence, layer)[target.page];
-    HEADLANE_DCHECK(!IsShared(sequence, GroupOf(spec_, layer), target.page));
-    uint16_t& written = marks_.Written(layer, target_page, target.tile);
-    const bool stale = written == 0;
-    for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
-      std::byte* const k_tile = addressing_.KTile(layer, target_page, head, target.tile);
-      std::byte* const v_tile = addressing_.VTile(layer, target_page, head, target.tile);
-      if (stale) {
-        std::memset(k_tile, 0, static_cast<size_t>(layout_.k_tile_bytes));
-        std::memset(v_tile, 0, static_cast<size_t>(layout_.v_tile_bytes));
-      }
-      CopyKSlot(spec_.k_dtype, spec_.qk_dim, addressing_.KTile(layer, source_page, head, source.tile), source.slot,
-                k_tile, target.slot);
-      if (!spec_.values_in_keys) {
-        CopyVSlot(spec_.v_dtype, spec_.v_dim, addressing_.VTile(layer, source_page, head, source.tile), source.slot,
-                  v_tile, target.slot);
-      }
-      uint8_t& flag = marks_.flags().Tiles(layer, target_page, head)[target.tile];
-      flag = static_cast<uint8_t>((stale ? 0 : flag) | marks_.flags().Tiles(layer, source_page, head)[source.tile]);
+  const int64_t source_page = PagesOf(sequence, layer)[source.page];
+  const int64_t target_page = PagesOf(sequence, layer)[target.page];
+  HEADLANE_DCHECK(!IsShared(sequence, GroupOf(spec_, layer), target.page));
+  uint16_t& written = marks_.Written(layer, target_page, target.tile);
+  const bool stale = written == 0;
+  for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
+    std::byte* const k_tile = addressing_.KTile(layer, target_page, head, target.tile);
+    std::byte* const v_tile = addressing_.VTile(layer, target_page, head, target.tile);
+    if (stale) {
+      std::memset(k_tile, 0, static_cast<size_t>(layout_.k_tile_bytes));
+      std::memset(v_tile, 0, static_cast<size_t>(layout_.v_tile_bytes));
     }
-    written = static_cast<uint16_t>(written | 1u << target.slot);
+    CopyKSlot(spec_.k_dtype, spec_.qk_dim, addressing_.KTile(layer, source_page, head, source.tile), source.slot,
+              k_tile, target.slot);
+    if (!spec_.values_in_keys) {
+      CopyVSlot(spec_.v_dtype, spec_.v_dim, addressing_.VTile(layer, source_page, head, source.tile), source.slot,
+                v_tile, target.slot);
+    }
+    uint8_t& flag = marks_.flags().Tiles(layer, target_page, head)[target.tile];
+    flag = static_cast<uint8_t>((stale ? 0 : flag) | marks_.flags().Tiles(layer, source_page, head)[source.tile]);
   }
+  written = static_cast<uint16_t>(written | 1u << target.slot);
 }
 
 }  // namespace headlane::internal

@@ -67,6 +67,7 @@ void KVCacheImpl::TakeCopy(Sequence* sequence, int64_t group, int64_t index, int
     }
     marks_.CopyPage(layer, from, to, num_tokens);
   }
+  if (group == ids_group_) page_ids_.CopyPage(from, to, num_tokens);
   place = to;
   pools_[group].Release(from);
 }

@@ -51,6 +51,15 @@ Status KVCache::Append(SequenceId sequence, const ConstTensorView& k, const Cons
   return impl_->Append(sequence, k, v);
 }
 Status KVCache::Truncate(SequenceId sequence, int64_t length) noexcept { return impl_->Truncate(sequence, length); }
+Status KVCache::Remove(SequenceId sequence, int64_t begin, int64_t end, std::span<const RopeShift> shifts) noexcept {
+  return impl_->Remove(sequence, begin, end, shifts);
+}
+Status KVCache::SetTokens(SequenceId sequence, const int32_t* ids, int64_t n, int64_t begin) noexcept {
+  return impl_->SetTokens(sequence, ids, n, begin);
+}
+Result<SequenceId> KVCache::ForkPrefix(const int32_t* ids, int64_t n, int64_t* matched) noexcept {
+  return impl_->ForkPrefix(ids, n, matched);
+}
 Status KVCache::Read(SequenceId sequence, int64_t layer, int64_t begin, const TensorView& k,
                      const TensorView& v) const noexcept {
   return impl_->Read(sequence, layer, begin, k, v);

@@ -33,9 +33,11 @@ Status KVCacheImpl::Allocate() noexcept {
   int64_t table_pages[kMaxLayerGroups] = {};
   for (int64_t g = 0; g < layout_.num_groups; ++g) table_pages[g] = layout_.groups[g].table_pages;
   int64_t slab_table_bytes = 0;
-  if (!CheckedMul(spec_.num_layers, int64_t{sizeof(int64_t)}, &slab_table_bytes)) {
-    return MakeStatus(StatusCode::kInvalidArgument, "KVCacheSpec: num_layers is %lld, too many",
-                      static_cast<long long>(spec_.num_layers));
+  int64_t scratch_bytes = 0;
+  if (!CheckedMul(spec_.num_layers, int64_t{sizeof(int64_t)}, &slab_table_bytes) ||
+      !CheckedProduct({spec_.qk_dim, 3, int64_t{sizeof(float)}}, &scratch_bytes)) {
+    return MakeStatus(StatusCode::kInvalidArgument, "KVCacheSpec: num_layers %lld or qk_dim %lld is too large",
+                      static_cast<long long>(spec_.num_layers), static_cast<long long>(spec_.qk_dim));
   }
   // Before the pages, the largest: what is refused should not cost the system their address space first.
   HEADLANE_ASSIGN_OR_RETURN(first_slab_, AlignedBuffer::Create(slab_table_bytes, "KV cache layers"));
@@ -48,6 +50,13 @@ Status KVCacheImpl::Allocate() noexcept {
   }
   for (int64_t g = 0; g < layout_.num_groups; ++g) {
     HEADLANE_ASSIGN_OR_RETURN(pools_[g], PagePool::Create(layout_.groups[g].total_pages));
+  }
+  HEADLANE_ASSIGN_OR_RETURN(key_scratch_, AlignedBuffer::Create(scratch_bytes, "KV cache scratch"));
+  for (int64_t g = layout_.num_groups - 1; g >= 0; --g) {
+    if (!layout_.groups[g].has_window()) ids_group_ = g;
+  }
+  if (ids_group_ >= 0) {
+    HEADLANE_ASSIGN_OR_RETURN(page_ids_, PageIds::Create(layout_.groups[ids_group_].total_pages, spec_.page_tokens));
   }
   int64_t slab = 0;
   for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
@@ -192,6 +201,7 @@ void KVCacheImpl::ForgetPage(int64_t group, int32_t page, int64_t first) noexcep
   for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
     if (GroupOf(spec_, layer) == group) marks_.Forget(layer, page, first);
   }
+  if (group == ids_group_) page_ids_.Forget(page, first);
 }
 
 void KVCacheImpl::Forget(const Sequence& sequence, int64_t first) noexcept {

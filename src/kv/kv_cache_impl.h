@@ -8,12 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "headlane/kv_cache.h"
 #include "headlane/status.h"
 #include "headlane/view.h"
 #include "kernels/kernel_api.h"
 #include "kv/layout.h"
+#include "kv/page_ids.h"
 #include "kv/page_pool.h"
 #include "kv/pool_memory.h"
 #include "kv/sequence_table.h"
@@ -48,6 +50,9 @@ class KVCacheImpl {
   Status Abandon(SequenceId id) noexcept;
   Status Append(SequenceId id, const ConstTensorView& k, const ConstTensorView& v) noexcept;
   Status Truncate(SequenceId id, int64_t length) noexcept;
+  Status Remove(SequenceId id, int64_t begin, int64_t end, std::span<const RopeShift> shifts) noexcept;
+  Status SetTokens(SequenceId id, const int32_t* ids, int64_t n, int64_t begin) noexcept;
+  Result<SequenceId> ForkPrefix(const int32_t* ids, int64_t n, int64_t* matched) noexcept;
   Status Read(SequenceId id, int64_t layer, int64_t begin, const TensorView& k, const TensorView& v) const noexcept;
 
   // For planning.
@@ -116,9 +121,21 @@ class KVCacheImpl {
   const int32_t* PagesOf(const Sequence& sequence, int64_t layer) const noexcept {
     return sequence.groups[GroupOf(spec_, layer)].pages;
   }
-  // Copies token `from` of the sequence over token `to`, in all layers. Requires: the page of `to` is not shared, and
+  // Copies token `from` of the sequence over token `to`, in one layer. Requires: the page of `to` is not shared, and
   // `from` is written.
-  void CopyToken(const Sequence& sequence, int64_t from, int64_t to) noexcept;
+  void CopyToken(const Sequence& sequence, int64_t layer, int64_t from, int64_t to) noexcept;
+  // The key in a slot of a K tile, as f32.
+  void ReadKey(const std::byte* k_tile, int64_t slot, float* row, int64_t dim_stride) const noexcept;
+  // What Remove refuses of its rotations.
+  Status CheckShifts(SequenceId id, int64_t n, std::span<const RopeShift> shifts) noexcept;
+  // Puts the rotation by -n positions into the scratch. Errors: as RopeAngles.
+  Status MakeTurn(const RopeShift& shift, int64_t n) noexcept;
+  // Turns a token's keys of all heads by what MakeTurn has made.
+  void TurnKey(int64_t layer, int64_t page, const TokenPlace& place, const RopeShift& shift) noexcept;
+  // Token ids: whether there can be any; those from `first` on forgotten, where the page is not shared.
+  Status CheckHasIds() const noexcept;
+  void ForgetIds(const Sequence& sequence, int64_t first) noexcept;
+  bool HasPage(const Sequence& sequence, int64_t index, const int32_t* ids) const noexcept;
   // Marks slots of a page from `first` on as not written.
   void ForgetPage(int64_t group, int32_t page, int64_t first) noexcept;
   // Marks tokens from `first` on as not written, in the pages that the sequence holds alone. In shared ones others may
@@ -132,7 +149,10 @@ class KVCacheImpl {
   const KvKernels* k_kernels_;
   const KvKernels* v_kernels_;  // nullptr: the values are in the keys
   PoolMemory memory_;
-  AlignedBuffer first_slab_;  // [num_layers] int64_t, of the addressing
+  AlignedBuffer first_slab_;   // [num_layers] int64_t, of the addressing
+  AlignedBuffer key_scratch_;  // [3][qk_dim] float: cosines, sines, a key
+  PageIds page_ids_;           // of the pages of ids_group_
+  int64_t ids_group_ = -1;     // the first layer group that keeps everything
   PagePool pools_[kMaxLayerGroups];
   SequenceTable sequences_;
   TileMarks marks_;

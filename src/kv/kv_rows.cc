@@ -194,6 +194,12 @@ Status KVCacheImpl::CheckWritten(SequenceId id, const Sequence& sequence, int64_
   return OkStatus();
 }
 
+void KVCacheImpl::ReadKey(const std::byte* k_tile, int64_t slot, float* row, int64_t dim_stride) const noexcept {
+  for (int64_t i = 0; i < spec_.qk_dim; ++i) {
+    ReadElement(spec_.k_dtype, k_tile, KTileIndex(spec_.k_dtype, i, slot), &row[i * dim_stride]);
+  }
+}
+
 Status KVCacheImpl::Read(SequenceId id, int64_t layer, int64_t begin, const TensorView& k,
                          const TensorView& v) const noexcept {
   const Sequence* const sequence = sequences_.Find(id);
@@ -218,9 +224,7 @@ Status KVCacheImpl::Read(SequenceId id, int64_t layer, int64_t begin, const Tens
     for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
       const std::byte* const k_tile = addressing_.KTile(layer, page, head, place.tile);
       float* const k_row = static_cast<float*>(k.data) + token * k.token_stride + head * k.head_stride;
-      for (int64_t i = 0; i < spec_.qk_dim; ++i) {
-        ReadElement(spec_.k_dtype, k_tile, KTileIndex(spec_.k_dtype, i, place.slot), &k_row[i * k.dim_stride]);
-      }
+      ReadKey(k_tile, place.slot, k_row, k.dim_stride);
       if (spec_.values_in_keys) continue;
       const std::byte* const v_tile = addressing_.VTile(layer, page, head, place.tile);
       float* const v_row = static_cast<float*>(v.data) + token * v.token_stride + head * v.head_stride;

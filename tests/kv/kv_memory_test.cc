@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "headlane/executor.h"
 #include "headlane/kv_cache.h"
 #include "kv/allocation_hooks.h"
 #include "kv/kv_test_util.h"
@@ -22,7 +24,7 @@ KVCacheSpec Spec() {
   spec.qk_dim = 64;
   spec.v_dim = 48;
   spec.page_tokens = 32;
-  spec.max_tokens = 1024;
+  spec.max_tokens = 1536;
   spec.max_sequences = 8;
   return spec;
 }
@@ -45,6 +47,9 @@ TEST(KVMemory, NothingIsAllocatedAfterCreate) {
   const auto v = [&](int64_t n) {
     return TokensHeadsDim(std::as_const(v_data).data(), n, spec.num_kv_heads, spec.v_dim);
   };
+  const std::vector<int32_t> tokens(400, 5);
+  RopeShift shift;
+  shift.rope.rotary_dim = 16;
   const int64_t before = NumAllocations();
   bool good = true;
   bool refused = true;
@@ -65,6 +70,19 @@ TEST(KVMemory, NothingIsAllocatedAfterCreate) {
       good &= cache.usage().used_pages > 0 && *cache.Length(id) == 50;
     }
     good &= cache.Append(ids[0], k(300), v(300)).ok();
+    good &= cache.DropSequence(ids[7]).ok();
+    good &= cache.SetTokens(ids[0], tokens.data(), 350).ok();
+    int64_t matched = 0;
+    const Result<SequenceId> found = cache.ForkPrefix(tokens.data(), 340, &matched);
+    good &= found.ok() && matched == 320;
+    refused &= !cache.Fork(ids[0]).ok();
+    ids[7] = *found;
+    good &= cache.Append(ids[7], k(5), v(5)).ok() && cache.SequenceUsage(ids[7])->shared_pages == 10;
+    good &= cache.Reserve(ids[7], 10).ok() && cache.Write(ids[7], 0, k(10), v(10)).ok();
+    const int64_t path[] = {0, 3, 9};
+    good &= cache.CommitPath(ids[7], path, 3).ok();
+    good &= cache.Remove(ids[7], 3, 7, std::span<const RopeShift>(&shift, 1)).ok();
+    good &= cache.FirstTouch(SerialExecutor()).ok();
     for (const SequenceId id : ids) good &= cache.DropSequence(id).ok();
     refused &= !cache.DropSequence(ids[0]).ok();
   }
