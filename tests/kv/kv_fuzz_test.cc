@@ -62,7 +62,7 @@ class History {
     spec.v_dim = random_.Pick<int64_t>({2, 16});
     spec.k_dtype = random_.Pick(dtypes);
     spec.v_dtype = random_.Pick(dtypes);
-    spec.page_tokens = random_.Pick<int64_t>({16, 32, 48, 128});
+    spec.page_tokens = random_.Pick<int64_t>({16, 16, 32, 48, 128});
     spec.max_tokens = spec.page_tokens * random_.Int(4, 14);
     spec.max_sequences = random_.Int(2, 6);
     spec.max_positions = 700;
@@ -389,7 +389,7 @@ TEST(KVFuzz, HistoriesAgreeWithPlainVectors) {
   if (HasFailure()) return;
   // Everything happened, and was refused where it can be.
   const char* const names[] = {"create", "drop", "append", "fork", "truncate", "remove", "draft", "abandon", "prefix"};
-  for (size_t i = 0; i < std::size(names); ++i) EXPECT_GT(counts.done[i], 20) << names[i];
+  for (size_t i = 0; i < std::size(names); ++i) EXPECT_GT(counts.done[i], 10) << names[i];
   for (const size_t i : {0, 2, 3, 4, 5}) EXPECT_GT(counts.refused[i], 10) << names[i];
 }
 
