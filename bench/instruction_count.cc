@@ -225,10 +225,12 @@ class Cases {
     args.k = V(dtype)[0];  // any finite numbers of the type
     args.k_dtype = dtype;
     args.row_stride = kDim;
-    args.num_keys = kTileKeys * 2;
+    args.num_heads = 1;
+    args.head_stride = kDim;
+    args.num_keys = kBlockKeys;
     args.scratch = scratch_.data();
     args.s = out_.data();
-    for (int64_t key = 0; key < kBlockKeys; key += args.num_keys) table_.qk_rows(args);
+    table_.qk_rows(args);
   }
 
   void PvRows(DType dtype, int64_t rows) {
@@ -238,13 +240,15 @@ class Cases {
     args.v = V(dtype)[0];
     args.v_dtype = dtype;
     args.row_stride = kDim;
-    args.num_keys = kTileKeys * 2;
+    args.num_heads = 1;
+    args.head_stride = kDim;
+    args.num_keys = kBlockKeys;
     args.v_dim = kDim;
     args.c = c_;
     args.o = out_.data();
     args.o_pitch = kDim;
     args.live = live_;
-    for (int64_t key = 0; key < kBlockKeys; key += args.num_keys) table_.pv_rows(args);
+    table_.pv_rows(args);
   }
 
   void Softmax(int64_t rows) {
