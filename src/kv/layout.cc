@@ -154,8 +154,10 @@ Status ShareOut(const KVCacheSpec& spec, KVLayout* layout) {
     if (layout->num_groups == 1 && only.page_bytes <= limit) {
       only.total_pages = limit / only.page_bytes;
     } else {
+      int64_t needed = 0;
+      if (!CheckedAdd(fixed_bytes, open_page_bytes, &needed)) return TooLarge(spec);
       return MakeStatus(StatusCode::kInvalidArgument, "KVCacheSpec: max_bytes is %lld, but %lld are needed",
-                        static_cast<long long>(limit), static_cast<long long>(fixed_bytes + open_page_bytes));
+                        static_cast<long long>(limit), static_cast<long long>(needed));
     }
   } else if (open_page_bytes > 0) {
     if (limit <= 0) return FieldError("memory_bytes", limit, "at least 1");

@@ -8,8 +8,14 @@
 namespace headlane::internal {
 namespace {
 
-void CopyElement(int64_t bytes, const std::byte* from, int64_t from_index, std::byte* to, int64_t to_index) {
-  std::memcpy(to + to_index * bytes, from + from_index * bytes, static_cast<size_t>(bytes));
+// The size of an element is a constant, so that a copy is one load and one store.
+template <typename T>
+void CopyElements(int64_t (*index_of)(DType, int64_t, int64_t), DType dtype, int64_t dim, const std::byte* from,
+                  int64_t from_slot, std::byte* to, int64_t to_slot) {
+  constexpr int64_t kBytes = sizeof(T);
+  for (int64_t d = 0; d < dim; ++d) {
+    std::memcpy(to + index_of(dtype, d, to_slot) * kBytes, from + index_of(dtype, d, from_slot) * kBytes, sizeof(T));
+  }
 }
 
 }  // namespace
@@ -17,20 +23,16 @@ void CopyElement(int64_t bytes, const std::byte* from, int64_t from_index, std::
 // Padded features with the others: what a tile holds there is part of what its writer promised.
 void CopyKSlot(DType dtype, int64_t qk_dim, const std::byte* from, int64_t from_slot, std::byte* to,
                int64_t to_slot) noexcept {
-  const int64_t bytes = DTypeBytes(dtype);
   const int64_t padded = RoundUp(qk_dim, TilePack(dtype));
-  for (int64_t d = 0; d < padded; ++d) {
-    CopyElement(bytes, from, KTileIndex(dtype, d, from_slot), to, KTileIndex(dtype, d, to_slot));
-  }
+  const auto copy = DTypeBytes(dtype) == 4 ? &CopyElements<uint32_t> : &CopyElements<uint16_t>;
+  copy(&KTileIndex, dtype, padded, from, from_slot, to, to_slot);
 }
 
 void CopyVSlot(DType dtype, int64_t v_dim, const std::byte* from, int64_t from_slot, std::byte* to,
                int64_t to_slot) noexcept {
-  const int64_t bytes = DTypeBytes(dtype);
   const int64_t padded = RoundUp(v_dim, kTileKeys);
-  for (int64_t d = 0; d < padded; ++d) {
-    CopyElement(bytes, from, VTileIndex(dtype, d, from_slot), to, VTileIndex(dtype, d, to_slot));
-  }
+  const auto copy = DTypeBytes(dtype) == 4 ? &CopyElements<uint32_t> : &CopyElements<uint16_t>;
+  copy(&VTileIndex, dtype, padded, from, from_slot, to, to_slot);
 }
 
 }  // namespace headlane::internal

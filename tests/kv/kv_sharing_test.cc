@@ -2,7 +2,9 @@
 // sequence's touched, and refusals that change nothing.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -155,6 +157,32 @@ TEST(KVFork, RefusesWhatThereIsNot) {
   EXPECT_TRUE(Fails(cache.Fork(parent).status(), StatusCode::kResourceExhausted, {"2"}));
   EXPECT_EQ(cache.usage().used_pages, 1);
   EXPECT_EQ(cache.usage().num_tokens, 10);
+}
+
+// F53: numbers that wrap around when something is added to them.
+TEST(KVFork, ExtremeNumbersAreErrors) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+  KVCache cache = MakeCache(Spec(DType::kF32, 16, 4));
+  const SequenceId id = NewSequence(cache);
+  ASSERT_TRUE(Succeeds(AppendTokens(cache, id, Names(0, 20))));
+  ASSERT_TRUE(Succeeds(cache.Reserve(id, 2)));
+  const int32_t ids[1] = {};
+  for (const int64_t bad : {kMin, kMin + 1, int64_t{-2}, int64_t{21}, kMax - 1, kMax}) {
+    const std::vector<std::string> named = {"sequence " + std::to_string(id.value), std::to_string(bad)};
+    EXPECT_TRUE(Fails(cache.Fork(id, bad).status(), StatusCode::kOutOfRange, named));
+    EXPECT_TRUE(Fails(cache.Remove(id, bad, 20, {}), StatusCode::kOutOfRange, named));
+    EXPECT_TRUE(Fails(cache.Remove(id, 0, bad, {}), StatusCode::kOutOfRange, named));
+    EXPECT_TRUE(Fails(cache.SetTokens(id, ids, bad), StatusCode::kOutOfRange, named));
+    EXPECT_TRUE(Fails(cache.SetTokens(id, ids, 1, bad), StatusCode::kOutOfRange, named));
+    EXPECT_TRUE(Fails(cache.SetTokens(id, ids, bad, 20), StatusCode::kOutOfRange, named));
+    EXPECT_TRUE(Fails(cache.CommitPath(id, &bad, 1), StatusCode::kOutOfRange, named));
+    EXPECT_TRUE(Fails(cache.CommitPath(id, &bad, bad), StatusCode::kOutOfRange, named));
+  }
+  EXPECT_EQ(cache.usage().num_sequences, 1);
+  EXPECT_EQ(*cache.Length(id), 20);
+  EXPECT_TRUE(Succeeds(cache.impl().CheckReadable(id, 22)));
+  EXPECT_TRUE(Attends(cache, id, Names(0, 20)));
 }
 
 // The flag of a copied tile has to come along: a hidden slot of it may hold what is not finite.
