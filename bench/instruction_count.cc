@@ -307,16 +307,21 @@ constexpr bool kHaveTicks = false;
 uint64_t Ticks() { return 0; }
 #endif
 
-// Interrupts lengthen some samples, never shorten one.
-uint64_t LeastTicks(const Case& entry, int64_t rounds) {
-  constexpr int kSamples = 8;
-  uint64_t least = UINT64_MAX;
+// Of one call. Interrupts, one in 100000 instructions there, lengthen some samples and never shorten one; single calls
+// are short enough that most have none.
+uint64_t LeastTicks(const Case& entry) {
+  constexpr int kSamples = 24;
+  uint64_t with = UINT64_MAX, without = UINT64_MAX;
   for (int i = 0; i < kSamples; ++i) {
     const uint64_t begin = Ticks();
-    Repeat(entry, rounds);
-    least = std::min(least, Ticks() - begin);
+    Repeat(entry, 0);
+    const uint64_t middle = Ticks();
+    Repeat(entry, 1);
+    const uint64_t end = Ticks();
+    without = std::min(without, middle - begin);
+    with = std::min(with, end - middle);
   }
-  return least;
+  return with > without ? with - without : 0;
 }
 
 void PrintCompiler() {
@@ -337,8 +342,8 @@ void CountTarget(const Options& options) {
     if (!options.list) {
       entry.call();
       if (options.ticks) {
-        const uint64_t once = LeastTicks(entry, options.rounds), twice = LeastTicks(entry, 2 * options.rounds);
-        std::printf(" %llu %llu", static_cast<unsigned long long>(once), static_cast<unsigned long long>(twice));
+        const uint64_t once = LeastTicks(entry) * static_cast<uint64_t>(options.rounds);
+        std::printf(" %llu %llu", static_cast<unsigned long long>(once), static_cast<unsigned long long>(2 * once));
       } else {
         HeadlaneCountMark();
         Repeat(entry, options.rounds);
