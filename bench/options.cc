@@ -74,7 +74,7 @@ Status ParseTypes(std::string_view list, std::vector<DType>& types) {
   for (const std::string& name : Split(list)) {
     bool found = false;
     for (int i = 0; i < kNumDTypes; ++i) {
-      if (name != DTypeName(static_cast<DType>(i))) continue;
+      if (name != DTypeName(static_cast<DType>(i)) || IsQuantized(static_cast<DType>(i))) continue;
       types.push_back(static_cast<DType>(i));
       found = true;
     }

@@ -5,6 +5,17 @@
 // tiles of 16 ([qk_dim][16], lane = key) and its values in the same tiles ([ceil(v_dim / 16)][16 keys][16], lane =
 // feature). In bf16 two features of a key and two keys of a feature stand side by side. A tile takes a multiple of 64
 // bytes.
+//
+// Quantised types hold numbers code * scale; attention over them has the bits of attention over those numbers in f32,
+// which are what Read gives. Scales stand behind a tile's codes, for K and for V alike:
+//   int8  one f32 scale per token and head, the row's largest magnitude / 127      qk_dim + 4 and v_dim + 4 bytes
+//   fp8   one f32 scale per token and head, the row's largest magnitude / 448      qk_dim + 4 and v_dim + 4 bytes
+//   int4  one bf16 scale per 32 features of a token and head (the last group may be shorter), the number of the largest
+//         magnitude / -8                                          dim / 2 + 2 * ceil(dim / 32) bytes each: 4.5 bits
+//                                                                 per element where 32 divides the dim
+// Scales are cut to as many bits (16, of int4 8) as make code * scale exact, so that what was read back is stored again
+// as it was; they are at least 2^-100. A code is the nearest one to x / scale, ties to even; int4 clamps at 7. A row
+// (int4: a group) of zeros is zeros; one that holds something not finite is NaN.
 // Page sizes, sharing and history never change a result.
 #ifndef HEADLANE_KV_CACHE_H_
 #define HEADLANE_KV_CACHE_H_
@@ -43,7 +54,7 @@ struct KVCacheSpec {
   int64_t num_kv_heads = 0;
   int64_t qk_dim = 0;
   int64_t v_dim = 0;
-  DType k_dtype = DType::kF32;  // of the stored keys: f32, f16 or bf16; rounded to nearest even when written
+  DType k_dtype = DType::kF32;  // of the stored keys: rounded to nearest even when written
   DType v_dtype = DType::kF32;
   bool values_in_keys = false;  // the values are the first v_dim <= qk_dim features of the keys: none are stored or
                                 // written, v_dtype and the argument v of all calls are not looked at

@@ -10,6 +10,12 @@ const char* DTypeName(DType dtype) {
       return "f16";
     case DType::kBF16:
       return "bf16";
+    case DType::kI8:
+      return "int8";
+    case DType::kF8E4M3:
+      return "fp8";
+    case DType::kI4:
+      return "int4";
   }
   return "?";
 }
@@ -21,6 +27,10 @@ int64_t DTypeBytes(DType dtype) {
     case DType::kF16:
     case DType::kBF16:
       return 2;
+    case DType::kI8:
+    case DType::kF8E4M3:
+    case DType::kI4:
+      return 0;
   }
   return 0;
 }

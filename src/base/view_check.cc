@@ -51,6 +51,11 @@ bool Addressable(const Axes& axes, int64_t element_bytes, const void* data) {
 template <typename View>
 Status CheckAddressing(const char* what, const View& view, bool* empty) {
   const int64_t element_bytes = DTypeBytes(view.dtype);
+  if (IsQuantized(view.dtype)) {
+    return MakeStatus(StatusCode::kUnsupported,
+                      "%s: dtype is %s, which only a KV cache stores: must be f32, f16 or bf16", what,
+                      DTypeName(view.dtype));
+  }
   if (element_bytes == 0) {
     return MakeStatus(StatusCode::kInvalidArgument, "%s: dtype %d is not one of the %d known", what,
                       static_cast<int>(view.dtype), kNumDTypes);

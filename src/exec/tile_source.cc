@@ -12,6 +12,9 @@ namespace {
 
 const KvKernels& KernelsFor(const KernelTable& kernels, DType dtype) { return kernels.kv[static_cast<int>(dtype)]; }
 
+// Rows that use quantised tiles as they are; for more, a block of them is widened first.
+constexpr int64_t kMaxQuantizedRows = 8;
+
 // Takes the lowest set bit off.
 int TakeBit(uint32_t* bits) {
   const int bit = std::countr_zero(*bits);
@@ -72,9 +75,13 @@ void TileSource::InitCache(const RunContext& run, const RowBlock& block) {
   v_stored_ = &KernelsFor(kernels_, problem.v_dtype);
   // Few rows widen on the way to the registers; for many, widening once and storing is less work. Values in keys are
   // transposed from tiles of f32.
-  const bool widen = !block.decode() || values_in_keys_;
-  make_k_ = problem.k_dtype != DType::kF32 && widen;
-  make_v_ = values_in_keys_ || (problem.v_dtype != DType::kF32 && widen);
+  // Codes with scales cost more to widen than halves, so fewer rows are few.
+  const auto widens = [&](DType dtype) {
+    if (dtype == DType::kF32) return false;
+    return !block.decode() || values_in_keys_ || (IsQuantized(dtype) && block.sub_rows > kMaxQuantizedRows);
+  };
+  make_k_ = widens(problem.k_dtype);
+  make_v_ = values_in_keys_ || widens(problem.v_dtype);
   if (!make_k_) k_kernels_ = k_stored_;
   if (!make_v_) v_kernels_ = v_stored_;
 }

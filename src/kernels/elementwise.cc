@@ -145,6 +145,8 @@ void ScaleRow(const void* x, DType dtype, int64_t x_stride, float scale, int64_t
       return ScaleElements<F16Element>(static_cast<const uint16_t*>(x), x_stride, scale, n, y);
     case DType::kBF16:
       return ScaleElements<BF16Element>(static_cast<const uint16_t*>(x), x_stride, scale, n, y);
+    default:  // no tensor's type
+      break;
   }
 }
 
@@ -171,6 +173,8 @@ void StoreRow(const float* x, int64_t n, DType dtype, int64_t y_stride, void* y)
       return StoreElements<F16Element>(x, n, y_stride, static_cast<uint16_t*>(y));
     case DType::kBF16:
       return StoreElements<BF16Element>(x, n, y_stride, static_cast<uint16_t*>(y));
+    default:  // no tensor's type
+      break;
   }
 }
 

@@ -249,9 +249,10 @@ struct RegisterBlock {
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
 struct KernelTable {
   const char* target;
-  const char* compiled_for[7];  // of all translation units: kv by DType, rows, softmax, elementwise, linear
-  int vector_bytes;             // of this target on this machine
-  KvKernels kv[kNumDTypes];     // by DType of the stored keys or values
+  const char*
+      compiled_for[kNumDTypes + 4];  // of all translation units: kv by DType, rows, softmax, elementwise, linear
+  int vector_bytes;                  // of this target on this machine
+  KvKernels kv[kNumDTypes];          // by DType of the stored keys or values
   void (*k_to_v_tile)(const KToVTileArgs&) noexcept;
   void (*qk_rows)(const QkRowsArgs&) noexcept;
   void (*pv_rows)(const PvRowsArgs&) noexcept;

@@ -37,15 +37,16 @@ std::atomic<bool> is_filled{false};
 
 KernelTable MakeTable(int64_t target) {
   const KvKernels f32 = KvF32(target), f16 = KvF16(target), bf16 = KvBF16(target);
+  const KvKernels int8 = KvInt8(target), fp8 = KvFp8(target), int4 = KvInt4(target);
   const RowsKernels rows = Rows(target);
   const SoftmaxKernels softmax = Softmax(target);
   const ElementwiseKernels elementwise = Elementwise(target);
   const LinearKernels linear = Linear(target);
   return {hwy::TargetName(target),
-          {f32.compiled_for, f16.compiled_for, bf16.compiled_for, rows.compiled_for, softmax.compiled_for,
-           elementwise.compiled_for, linear.compiled_for},
+          {f32.compiled_for, f16.compiled_for, bf16.compiled_for, int8.compiled_for, fp8.compiled_for,
+           int4.compiled_for, rows.compiled_for, softmax.compiled_for, elementwise.compiled_for, linear.compiled_for},
           linear.vector_bytes,
-          {f32, f16, bf16},
+          {f32, f16, bf16, int8, fp8, int4},
           KToVTile(target),
           rows.qk,
           rows.pv,

@@ -227,6 +227,8 @@ void PackK(const PackTileArgs& args) noexcept {
       return PackKRows<Tile, F16Element>(args);
     case DType::kBF16:
       return PackKRows<Tile, BF16Element>(args);
+    default:  // no tensor's type
+      break;
   }
 }
 
@@ -239,6 +241,8 @@ void PackV(const PackTileArgs& args) noexcept {
       return PackVRows<Tile, F16Element>(args);
     case DType::kBF16:
       return PackVRows<Tile, BF16Element>(args);
+    default:  // no tensor's type
+      break;
   }
 }
 

@@ -323,6 +323,8 @@ int64_t QkRowsDirect(const QkRowsArgs& args) {
       return QkRowsDirect<F16Element>(args);
     case DType::kBF16:
       return QkRowsDirect<BF16Element>(args);
+    default:  // no tensor's type
+      break;
   }
   return 0;
 }
@@ -485,6 +487,8 @@ void PvRows(const PvRowsArgs& args) noexcept {
       return PvRowsOf<F16Element>(args);
     case DType::kBF16:
       return PvRowsOf<BF16Element>(args);
+    default:  // no tensor's type
+      break;
   }
 }
 

@@ -282,6 +282,8 @@ void Finish(const FinishArgs& args) noexcept {
       return FinishRows<F16Element>(args);
     case DType::kBF16:
       return FinishRows<BF16Element>(args);
+    default:  // no tensor's type
+      break;
   }
 }
 

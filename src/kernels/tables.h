@@ -11,6 +11,9 @@ namespace headlane::internal {
 KvKernels KvF32(int64_t target);
 KvKernels KvF16(int64_t target);
 KvKernels KvBF16(int64_t target);
+KvKernels KvInt8(int64_t target);
+KvKernels KvFp8(int64_t target);
+KvKernels KvInt4(int64_t target);
 using KToVTileFn = void (*)(const KToVTileArgs&) noexcept;
 KToVTileFn KToVTile(int64_t target);
 struct RowsKernels {

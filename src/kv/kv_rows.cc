@@ -5,6 +5,8 @@
 
 #include "base/checked_math.h"
 #include "base/float16.h"
+#include "base/fp_environment.h"
+#include "base/quantized.h"
 #include "base/tile_layout.h"
 #include "base/view_check.h"
 #include "kv/kv_cache_impl.h"
@@ -65,7 +67,17 @@ bool HoldsNonFinite(DType dtype, const std::byte* tile, T exponent, int64_t dim,
   }
   return found;
 }
-bool HoldsNonFinite(DType dtype, const std::byte* tile, int64_t dim, int64_t begin, int64_t count) {
+bool HoldsNonFinite(DType dtype, const std::byte* tile, int64_t qk_dim, int64_t dim, int64_t begin, int64_t count) {
+  if (IsQuantized(dtype)) {
+    bool found = false;
+    for (int64_t d = 0; d < dim; ++d) {
+      for (int64_t slot = begin; slot < begin + count; ++slot) {
+        const float x = KTileElement(dtype, tile, qk_dim, d, slot);
+        found |= !(x - x == 0.0f);
+      }
+    }
+    return found;
+  }
   if (dtype == DType::kF32) return HoldsNonFinite<uint32_t>(dtype, tile, 0x7F800000u, dim, begin, count);
   const uint16_t exponent = dtype == DType::kF16 ? 0x7C00 : 0x7F80;
   return HoldsNonFinite<uint16_t>(dtype, tile, exponent, dim, begin, count);
@@ -81,6 +93,16 @@ void ReadElement(DType dtype, const std::byte* tile, int64_t index, float* out) 
   uint16_t bits;
   std::memcpy(&bits, tile + index * static_cast<int64_t>(sizeof(bits)), sizeof(bits));
   *out = dtype == DType::kF16 ? F16ToF32(bits) : BF16ToF32(bits);
+}
+
+// A feature of the key or value in a slot.
+void ReadKeyElement(const KVCacheSpec& spec, const std::byte* tile, int64_t feature, int64_t slot, float* out) {
+  if (!IsQuantized(spec.k_dtype)) return ReadElement(spec.k_dtype, tile, KTileIndex(spec.k_dtype, feature, slot), out);
+  *out = KTileElement(spec.k_dtype, tile, spec.qk_dim, feature, slot);
+}
+void ReadValueElement(const KVCacheSpec& spec, const std::byte* tile, int64_t feature, int64_t slot, float* out) {
+  if (!IsQuantized(spec.v_dtype)) return ReadElement(spec.v_dtype, tile, VTileIndex(spec.v_dtype, feature, slot), out);
+  *out = VTileElement(spec.v_dtype, tile, spec.v_dim, feature, slot);
 }
 
 // Rows of `count` tokens of a view as a kernel's argument.
@@ -118,7 +140,7 @@ Status KVCacheImpl::Write(SequenceId id, int64_t layer, const ConstTensorView& k
                       "sequence %lld: cannot write %lld tokens at %lld behind its length, %lld are reserved",
                       LL(id.value), LL(k.num_tokens), LL(begin), LL(sequence->reserved));
   }
-  WriteRows(*sequence, layer, k, v, begin, batch);
+  InDefaultFpEnvironment([&] { WriteRows(*sequence, layer, k, v, begin, batch); });
   return OkStatus();
 }
 
@@ -132,7 +154,7 @@ Status KVCacheImpl::Append(SequenceId id, const ConstTensorView& k, const ConstT
   // All that can fail comes before Reserve, which drops an earlier reservation, or is Reserve.
   HEADLANE_RETURN_IF_ERROR(CheckRows(id, 0, k, v, 0));
   HEADLANE_RETURN_IF_ERROR(Reserve(id, k.num_tokens));
-  WriteRows(*sequences_.Find(id), 0, k, v, 0, 0);
+  InDefaultFpEnvironment([&] { WriteRows(*sequences_.Find(id), 0, k, v, 0, 0); });
   return Commit(id, k.num_tokens);
 }
 
@@ -159,7 +181,7 @@ void KVCacheImpl::WriteRows(const Sequence& sequence, int64_t layer, const Const
       k_kernels_->pack_k(pack);
       bool non_finite = false;
       if (spec_.values_in_keys) {
-        non_finite = HoldsNonFinite(spec_.k_dtype, k_tile, spec_.v_dim, place.slot, count);
+        non_finite = HoldsNonFinite(spec_.k_dtype, k_tile, spec_.qk_dim, spec_.v_dim, place.slot, count);
       } else {
         pack = RowsOf(v, batch, token, head, count);
         pack.slot_begin = place.slot;
@@ -196,7 +218,7 @@ Status KVCacheImpl::CheckWritten(SequenceId id, const Sequence& sequence, int64_
 
 void KVCacheImpl::ReadKey(const std::byte* k_tile, int64_t slot, float* row, int64_t dim_stride) const noexcept {
   for (int64_t i = 0; i < spec_.qk_dim; ++i) {
-    ReadElement(spec_.k_dtype, k_tile, KTileIndex(spec_.k_dtype, i, slot), &row[i * dim_stride]);
+    ReadKeyElement(spec_, k_tile, i, slot, &row[i * dim_stride]);
   }
 }
 
@@ -229,7 +251,7 @@ Status KVCacheImpl::Read(SequenceId id, int64_t layer, int64_t begin, const Tens
       const std::byte* const v_tile = addressing_.VTile(layer, page, head, place.tile);
       float* const v_row = static_cast<float*>(v.data) + token * v.token_stride + head * v.head_stride;
       for (int64_t i = 0; i < spec_.v_dim; ++i) {
-        ReadElement(spec_.v_dtype, v_tile, VTileIndex(spec_.v_dtype, i, place.slot), &v_row[i * v.dim_stride]);
+        ReadValueElement(spec_, v_tile, i, place.slot, &v_row[i * v.dim_stride]);
       }
     }
   }

@@ -15,9 +15,9 @@ Status FieldError(const char* field, int64_t value, const char* must_be) {
 }
 
 Status CheckDType(const char* field, DType dtype) {
-  if (DTypeBytes(dtype) != 0) return OkStatus();
-  return MakeStatus(StatusCode::kUnsupported, "KVCacheSpec: %s is %s (%d), must be f32, f16 or bf16", field,
-                    DTypeName(dtype), static_cast<int>(dtype));
+  if (DTypeBytes(dtype) != 0 || IsQuantized(dtype)) return OkStatus();
+  return MakeStatus(StatusCode::kUnsupported, "KVCacheSpec: %s is %s (%d), must be f32, f16, bf16, int8, fp8 or int4",
+                    field, DTypeName(dtype), static_cast<int>(dtype));
 }
 
 Status CheckSpec(const KVCacheSpec& spec) {
@@ -52,12 +52,21 @@ Status CheckSpec(const KVCacheSpec& spec) {
                     static_cast<long long>(spec.v_dim), static_cast<long long>(spec.qk_dim));
 }
 
+// Dims whose tiles would pass 64 bits if elements took 8 bytes are refused first, so that KTileBytes and VTileBytes
+// cannot overflow.
+bool IsSane(int64_t dim) {
+  int64_t bytes = 0;
+  return CheckedProduct({dim, kTileKeys, 8}, &bytes) && CheckedAdd(bytes, 1 << 16, &bytes);
+}
 bool CheckedKTileBytes(DType dtype, int64_t qk_dim, int64_t* bytes) {
-  return CheckedRoundUp(qk_dim, TilePack(dtype), bytes) &&
-         CheckedProduct({*bytes, kTileKeys, DTypeBytes(dtype)}, bytes) && CheckedRoundUp(*bytes, kTileAlignment, bytes);
+  if (!IsSane(qk_dim)) return false;
+  *bytes = KTileBytes(dtype, qk_dim);
+  return true;
 }
 bool CheckedVTileBytes(DType dtype, int64_t v_dim, int64_t* bytes) {
-  return CheckedRoundUp(v_dim, kTileKeys, bytes) && CheckedProduct({*bytes, kTileKeys, DTypeBytes(dtype)}, bytes);
+  if (!IsSane(v_dim)) return false;
+  *bytes = VTileBytes(dtype, v_dim);
+  return true;
 }
 
 // The caller's memory is the limit where nothing else is.

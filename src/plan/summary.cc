@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/blocking.h"
+#include "base/tile_layout.h"
 
 namespace headlane::internal {
 namespace {
@@ -77,9 +78,8 @@ PlanSummary Summarize(const PlanImpl& plan) noexcept {
   summary.workspace_bytes = static_cast<size_t>(plan.layout().bytes);
 
   const double width = static_cast<double>(problem.qk_dim + problem.v_dim);
-  const double key_bytes =
-      static_cast<double>(problem.qk_dim * DTypeBytes(problem.k_dtype) +
-                          (problem.values_in_keys ? 0 : problem.v_dim * DTypeBytes(problem.v_dtype)));
+  const double key_bytes = StoredBytes(problem.k_dtype, problem.qk_dim) +
+                           (problem.values_in_keys ? 0 : StoredBytes(problem.v_dtype, problem.v_dim));
   double pairs = 0, keys = 0;
   for (const SequenceSpec& sequence : plan.sequences()) {
     summary.num_rows += sequence.q_len * problem.num_q_heads;

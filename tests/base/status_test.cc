@@ -101,6 +101,12 @@ TEST(DType, NamesAndBytes) {
   EXPECT_STREQ(DTypeName(DType::kF32), "f32");
   EXPECT_STREQ(DTypeName(DType::kF16), "f16");
   EXPECT_STREQ(DTypeName(DType::kBF16), "bf16");
+  EXPECT_STREQ(DTypeName(DType::kI8), "int8");
+  EXPECT_STREQ(DTypeName(DType::kF8E4M3), "fp8");
+  EXPECT_STREQ(DTypeName(DType::kI4), "int4");
+  for (int i = 0; i < kNumDTypes; ++i) {  // what tensors hold has a size, what only caches hold has none
+    EXPECT_EQ(IsQuantized(static_cast<DType>(i)), DTypeBytes(static_cast<DType>(i)) == 0);
+  }
   EXPECT_STREQ(DTypeName(static_cast<DType>(kNumDTypes)), "?");
   EXPECT_EQ(DTypeBytes(DType::kF32), 4);
   EXPECT_EQ(DTypeBytes(DType::kF16), 2);

@@ -16,6 +16,10 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 DType DrawDType(Random& random) { return random.Pick<DType>({DType::kF32, DType::kF32, DType::kF16, DType::kBF16}); }
 
+DType DrawStoredDType(Random& random) {
+  return random.OneIn(3) ? random.Pick<DType>({DType::kI8, DType::kF8E4M3, DType::kI4}) : DrawDType(random);
+}
+
 int64_t DrawDim(Random& random) {
   return random.OneIn(3) ? random.Int(1, 40) : random.Pick<int64_t>({1, 7, 16, 64, 80, 96, 128, 160, 256, 257});
 }
@@ -186,8 +190,8 @@ Call DrawCall(Random& random, int64_t work) {
   const Sight sight = DrawSight(random);
   RunOptions& types = call.options;
   types.q_dtype = DrawDType(random);
-  types.k_dtype = DrawDType(random);
-  types.v_dtype = values_in_keys ? types.k_dtype : DrawDType(random);
+  types.k_dtype = DrawStoredDType(random);
+  types.v_dtype = values_in_keys ? types.k_dtype : DrawStoredDType(random);
   types.bias_dtype = DrawDType(random);
   const reference::OutType out_type = OutTypeOf(DrawDType(random));
   const float scale = random.OneIn(3) ? random.Float() * 2.0f : 0.0f;
@@ -202,8 +206,8 @@ Call DrawCall(Random& random, int64_t work) {
       for (float& x : *s.q) x *= 30.0f;
     }
     RoundAll(*s.q, types.q_dtype);
-    RoundAll(*s.k, types.k_dtype);
-    if (!values_in_keys) RoundAll(*s.v, types.v_dtype);
+    RoundRows(*s.k, types.k_dtype, heads.qk_dim);
+    if (!values_in_keys) RoundRows(*s.v, types.v_dtype, heads.v_dim);
     s.problem.out_type = out_type;
     if (scale != 0.0f) s.problem.scale = scale;
     call.sequences.push_back(std::move(s));

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "headlane/attention.h"
 #include "support/bits.h"
@@ -93,6 +94,14 @@ GoldenInputs ModifiersInputs(size_t i) {
     options.q_dtype = options.k_dtype = options.v_dtype = has("bf16") ? DType::kBF16 : DType::kF16;
     for (auto* data : {s.q.get(), s.k.get(), s.v.get()}) RoundAll(*data, options.q_dtype);
     s.problem.out_type = OutTypeOf(options.q_dtype);
+  }
+  for (const auto& [word, dtype] :
+       {std::pair("int8", DType::kI8), std::pair("fp8", DType::kF8E4M3), std::pair("int4", DType::kI4)}) {
+    if (has(word)) options.k_dtype = options.v_dtype = dtype;
+  }
+  if (IsQuantized(options.k_dtype)) {
+    RoundRows(*s.k, options.k_dtype, heads.qk_dim);
+    if (!latent) RoundRows(*s.v, options.v_dtype, heads.v_dim);
   }
   const auto floats = [&](int64_t n, float size) {
     return std::make_shared<std::vector<float>>(random.Floats(static_cast<size_t>(n), size));

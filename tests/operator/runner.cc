@@ -138,8 +138,11 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
   const Tensor lse = rows_of(p.num_q_heads, 1, DType::kF32);
   const bool plain = !options.cache;
   const bool has_v = plain && !first.values_in_keys;
-  const Tensor k(place, options.padded, plain ? place.kv_tokens : 0, p.num_kv_heads, p.qk_dim, options.k_dtype);
-  const Tensor v(place, options.padded, has_v ? place.kv_tokens : 0, p.num_kv_heads, p.v_dim, options.v_dtype);
+  const auto of_tensors = [](DType dtype) { return IsQuantized(dtype) ? DType::kF32 : dtype; };
+  const Tensor k(place, options.padded, plain ? place.kv_tokens : 0, p.num_kv_heads, p.qk_dim,
+                 of_tensors(options.k_dtype));
+  const Tensor v(place, options.padded, has_v ? place.kv_tokens : 0, p.num_kv_heads, p.v_dim,
+                 of_tensors(options.v_dtype));
   std::vector<std::unique_ptr<TreeBits>> trees;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Problem& s = sequences[i].problem;

@@ -28,7 +28,7 @@ struct RunOptions {
   bool want_lse = true;  // without: lse is returned as computed by nobody, all 0
   uint64_t seed = 1;     // of gaps between sequences and of the cache's history
   // Element types of the operands, whose numbers must be of that type already; k_dtype and v_dtype are the cache's,
-  // too. The output's is the problem's.
+  // too; what is quantised there is f32 in tensors. The output's is the problem's.
   DType q_dtype = DType::kF32;
   DType k_dtype = DType::kF32;
   DType v_dtype = DType::kF32;

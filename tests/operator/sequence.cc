@@ -136,6 +136,21 @@ void RoundAll(std::vector<float>& data, DType dtype) {
   for (float& x : data) x = reference::RoundTo(OutTypeOf(dtype), x);
 }
 
+reference::QuantizedType QuantizedTypeOf(DType dtype) {
+  return dtype == DType::kI8       ? reference::QuantizedType::kI8
+         : dtype == DType::kF8E4M3 ? reference::QuantizedType::kF8E4M3
+                                   : reference::QuantizedType::kI4;
+}
+
+void RoundRows(std::vector<float>& rows, DType dtype, int64_t dim) {
+  if (!IsQuantized(dtype)) return RoundAll(rows, dtype);
+  const reference::QuantizedType type = QuantizedTypeOf(dtype);
+  for (size_t i = 0; dim > 0 && i < rows.size(); i += static_cast<size_t>(dim)) {
+    const std::vector<float> row = Dequantize(type, reference::Quantize(type, &rows[i], dim));
+    std::copy(row.begin(), row.end(), rows.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
 std::vector<uint8_t> RandomTree(Random& random, int64_t num_drafted) {
   std::vector<uint8_t> tree(static_cast<size_t>(num_drafted * num_drafted), 0);
   for (int64_t i = 0; i < num_drafted; ++i) {

@@ -9,6 +9,7 @@
 
 #include "headlane/dtype.h"
 #include "reference/problem.h"
+#include "reference/quantize.h"
 #include "support/random.h"
 
 namespace headlane::testing {
@@ -66,6 +67,9 @@ Sequence WithSeparateValues(const Sequence& sequence);
 // Each element replaced by the nearest number of a type, in place, so that storing it as that type changes nothing.
 void RoundAll(std::vector<float>& data, DType dtype);
 reference::OutType OutTypeOf(DType dtype);
+// The same for rows of `dim` numbers, which quantised types store with what they have in common.
+void RoundRows(std::vector<float>& rows, DType dtype, int64_t dim);
+reference::QuantizedType QuantizedTypeOf(DType dtype);
 
 // Rows of a random tree of drafted tokens, parents before children, each row sees its ancestors and itself.
 std::vector<uint8_t> RandomTree(Random& random, int64_t num_drafted);

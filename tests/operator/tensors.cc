@@ -131,7 +131,7 @@ float LoadElement(DType dtype, const void* data, int64_t index) {
       return internal::F16ToF32(static_cast<const uint16_t*>(data)[index]);
     case DType::kBF16:
       return internal::BF16ToF32(static_cast<const uint16_t*>(data)[index]);
-    case DType::kF32:
+    default:
       break;
   }
   return static_cast<const float*>(data)[index];

@@ -1,0 +1,125 @@
+// Tiles of the quantised types as operands in registers: code * scale, in f32.
+//
+// Separate from tile_codec-inl.h, whose tiles are numbers without scales. Used by the micro-kernel (loading), by
+// packing and by widening.
+//
+// Of keys a scale is a vector: the lanes' own (LaneScale). Of values it is one number for all features of a step
+// (StepScale).
+#if defined(HEADLANE_SRC_KERNELS_SCALED_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADLANE_SRC_KERNELS_SCALED_TILE_INL_H_
+#undef HEADLANE_SRC_KERNELS_SCALED_TILE_INL_H_
+#else
+#define HEADLANE_SRC_KERNELS_SCALED_TILE_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/tile_layout.h"
+#include "hwy/highway.h"
+#include "kernels/element-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headlane::internal {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// What int8 and fp8 have in common: one line per step, one f32 scale per key or value.
+struct ByteTile {
+  using T = uint8_t;
+  static constexpr bool kScaled = true;
+  static constexpr int kSteps = 1;
+  static constexpr int64_t kLine = kTileKeys;
+  static constexpr int64_t kPack = 1;
+  static constexpr int64_t kGroup = 0;  // features per scale; 0: all
+  static constexpr int64_t Column(int64_t lane) { return lane; }
+
+  // `scales`: of a group, all 16 keys.
+  static constexpr int64_t kGroupScaleBytes = kTileKeys * static_cast<int64_t>(sizeof(float));
+  template <class D>
+  static HWY_INLINE hn::Vec<D> LaneScale(D d, const T* scales, int64_t lane) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(scales) + lane);
+  }
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> StepScale(D d, const T* scales, int64_t key) {
+    return hn::Set(d, reinterpret_cast<const float*>(scales)[key]);
+  }
+};
+
+struct Int8Tile : ByteTile {
+  static constexpr DType kDType = DType::kI8;
+
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const T* line, hn::Vec<D> scale) {
+    const hn::Rebind<int8_t, D> d8;
+    const hn::RebindToSigned<D> di;
+    const auto codes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(line));
+    return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, codes)), scale);
+  }
+};
+
+// sign, 4 bits of exponent, 3 of mantissa: 7 bits further up in 16 they are an f16 of 1 / 256 of the number, denormals
+// included, and the scale makes up for it, exactly. (NaN codes, which are never stored, would be 480.)
+struct F8Tile : ByteTile {
+  static constexpr DType kDType = DType::kF8E4M3;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> LaneScale(D d, const T* scales, int64_t lane) {
+    return hn::Mul(ByteTile::LaneScale(d, scales, lane), hn::Set(d, 256.0f));
+  }
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> StepScale(D d, const T* scales, int64_t key) {
+    return hn::Mul(ByteTile::StepScale<kStep>(d, scales, key), hn::Set(d, 256.0f));
+  }
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const T* line, hn::Vec<D> scale) {
+    const hn::Rebind<int8_t, D> d8;
+    const hn::Rebind<int16_t, D> d16;
+    const Lanes16Bit<D> du16;
+    // The sign fills the bits above it; that of the exponent which f16 has and E4M3 has not must be 0.
+    const auto codes = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(line)));
+    const auto half = hn::And(hn::BitCast(du16, hn::ShiftLeft<7>(codes)), hn::Set(du16, uint16_t{0xBFFF}));
+    return hn::Mul(WidenF16(d, half), scale);
+  }
+};
+
+// Two steps per line: the halves of bytes, with signs.
+struct Int4Tile {
+  using T = uint8_t;
+  static constexpr DType kDType = DType::kI4;
+  static constexpr bool kScaled = true;
+  static constexpr int kSteps = 2;
+  static constexpr int64_t kLine = kTileKeys;
+  static constexpr int64_t kGroup = kInt4Group;
+  static constexpr int64_t kGroupScaleBytes = kTileKeys * static_cast<int64_t>(sizeof(uint16_t));
+  static constexpr int64_t Column(int64_t lane) { return lane; }
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> LaneScale(D d, const T* scales, int64_t lane) {
+    return WidenBF16(d, hn::LoadU(Lanes16Bit<D>(), reinterpret_cast<const uint16_t*>(scales) + lane));
+  }
+  // A pair of keys at a time, as one word.
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> StepScale(D d, const T* scales, int64_t key) {
+    const hn::RebindToUnsigned<D> du;
+    uint32_t pair;
+    std::memcpy(&pair, scales + (key - kStep) * static_cast<int64_t>(sizeof(uint16_t)), sizeof(pair));
+    if constexpr (kStep == 0) return hn::BitCast(d, hn::ShiftLeft<16>(hn::Set(du, pair)));
+    return hn::BitCast(d, hn::And(hn::Set(du, pair), hn::Set(du, 0xFFFF0000u)));
+  }
+  template <int kStep, class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const T* line, hn::Vec<D> scale) {
+    const hn::Rebind<int8_t, D> d8;
+    const hn::RebindToSigned<D> di;
+    const auto pairs = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(line)));
+    const auto codes = kStep == 0 ? hn::ShiftRight<28>(hn::ShiftLeft<28>(pairs)) : hn::ShiftRight<4>(pairs);
+    return hn::Mul(hn::ConvertTo(d, codes), scale);
+  }
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headlane::internal
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADLANE_SRC_KERNELS_SCALED_TILE_INL_H_
