@@ -21,7 +21,7 @@ class PoolMemory {
   // None of it is touched. Errors: ResourceExhausted.
   static Result<PoolMemory> Create(int64_t bytes) noexcept;
   // Errors: InvalidArgument (alignment, size; names both numbers).
-  static Result<PoolMemory> Over(void* memory, int64_t memory_bytes, int64_t bytes) noexcept;
+  static Result<PoolMemory> Over(void* data, int64_t memory_bytes, int64_t bytes) noexcept;
 
   std::byte* data() const noexcept { return data_; }
 
