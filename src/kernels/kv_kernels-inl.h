@@ -36,6 +36,12 @@ inline constexpr int64_t kMaxTilewiseRows = 8;
 // more rows than this the registers hold too few columns.
 inline constexpr int64_t kMaxStreamedRows = 3;
 
+// The groups that RowGroups makes of the rows each is for.
+constexpr int MinGroup(Access access) { return access == Access::kAhead ? 4 : access == Access::kTilewise ? 3 : 1; }
+constexpr int MaxGroup(Access access) {
+  return access == Access::kStreams ? static_cast<int>(kMaxStreamedRows) : kMaxRows;
+}
+
 constexpr Prefetch PrefetchOf(Access access) {
   return access == Access::kAhead ? Prefetch::kNext : access == Access::kTilewise ? Prefetch::kLine : Prefetch::kNone;
 }
@@ -76,6 +82,8 @@ struct QkIO {
 template <class Tile, Access kAccess>
 struct MakeQkIO {
   static constexpr Prefetch kPrefetch = PrefetchOf(kAccess);
+  static constexpr int kMinGroup = MinGroup(kAccess);
+  static constexpr int kMaxGroup = MaxGroup(kAccess);
   static constexpr bool kOneTile = kAccess == Access::kTilewise;
   const QkArgs& args;
   int64_t lanes;
@@ -134,6 +142,8 @@ struct PvIO {
 template <class Tile, Access kAccess>
 struct MakePvIO {
   static constexpr Prefetch kPrefetch = PrefetchOf(kAccess);
+  static constexpr int kMinGroup = MinGroup(kAccess);
+  static constexpr int kMaxGroup = MaxGroup(kAccess);
   static constexpr bool kOneTile = kAccess == Access::kTilewise || kAccess == Access::kStreams;
   const PvArgs& args;
   int64_t lanes;

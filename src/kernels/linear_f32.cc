@@ -44,6 +44,8 @@ struct LinearIO {
 
 struct MakeLinearIO {
   static constexpr Prefetch kPrefetch = Prefetch::kNone;
+  static constexpr int kMinGroup = 1;
+  static constexpr int kMaxGroup = kMaxRows;
   static constexpr bool kOneTile = false;
   const LinearArgs& args;
   int64_t per_tile, lanes;

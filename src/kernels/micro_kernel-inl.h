@@ -65,23 +65,14 @@ struct RowGroups {
   int64_t size(int64_t group) const { return base + (group < extra ? 1 : 0); }
 };
 
-// Calls f(std::integral_constant<int, n>) for 1 <= n <= kMaxRows.
-template <class F>
+// Calls f(std::integral_constant<int, n>) for kFirst <= n <= kLast: each size is a function of its own, which takes
+// compilers long, so that callers leave out what they never have.
+template <int kFirst = 1, int kLast = kMaxRows, class F>
 HWY_INLINE void WithRows(int64_t n, const F& f) {
-  switch (n) {
-    case 1:
-      return f(std::integral_constant<int, 1>());
-    case 2:
-      return f(std::integral_constant<int, 2>());
-    case 3:
-      return f(std::integral_constant<int, 3>());
-    case 4:
-      return f(std::integral_constant<int, 4>());
-    case 5:
-      return f(std::integral_constant<int, 5>());
-    default:
-      return f(std::integral_constant<int, 6>());
+  if constexpr (kFirst < kLast) {
+    if (n != kFirst) return WithRows<kFirst + 1, kLast>(n, f);
   }
+  f(std::integral_constant<int, kFirst>());
 }
 
 // Columns per tile; on SVE of unknown length the least that there can be.
@@ -358,8 +349,8 @@ struct GroupColumns {
   }
 };
 
-// All rows x columns [0, num_cols). Columns outside, row groups inside: a block of columns of b stays in L1 while all
-// rows use it.
+// All rows x columns [0, num_cols), in groups of Make::kMinGroup to Make::kMaxGroup rows. Columns outside, row groups
+// inside: a block of columns of b stays in L1 while all rows use it.
 template <class Make>
 HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segments, int64_t k_len, const Make& make) {
   if (rows <= 0) return;
@@ -370,12 +361,13 @@ HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segm
   const int64_t step = groups.num == 1 ? num_cols : Make::kOneTile ? VectorsPerTile() : cols == 3 ? 6 : cols;
   for (int64_t col = 0; col < num_cols; col += step) {
     const int64_t end = std::min(num_cols, col + step);
-    WithRows(groups.size(0), GroupColumns<Make>{0, col, end, num_segments, k_len, make});
+    WithRows<Make::kMinGroup, Make::kMaxGroup>(groups.size(0),
+                                               GroupColumns<Make>{0, col, end, num_segments, k_len, make});
     int64_t row0 = groups.size(0);
     const auto rest = make.ForOtherGroups();
     for (int64_t group = 1; group < groups.num; row0 += groups.size(group), ++group) {
-      WithRows(groups.size(group),
-               GroupColumns<decltype(make.ForOtherGroups())>{row0, col, end, num_segments, k_len, rest});
+      WithRows<Make::kMinGroup, Make::kMaxGroup>(
+          groups.size(group), GroupColumns<decltype(make.ForOtherGroups())>{row0, col, end, num_segments, k_len, rest});
     }
   }
 }

@@ -98,6 +98,8 @@ struct RowsQkIO {
 
 struct MakeRowsQkIO {
   static constexpr Prefetch kPrefetch = Prefetch::kNone;
+  static constexpr int kMinGroup = 1;
+  static constexpr int kMaxGroup = kMaxRows;
   static constexpr bool kOneTile = false;
   const QkRowsArgs& args;
   const float* q;
@@ -392,6 +394,8 @@ struct RowsPvIO {
 template <class Element, bool kAhead>
 struct MakeRowsPvIO {
   static constexpr Prefetch kPrefetch = kAhead ? Prefetch::kLine : Prefetch::kNone;
+  static constexpr int kMinGroup = 1;
+  static constexpr int kMaxGroup = kMaxRows;
   static constexpr bool kOneTile = false;
   const RowsPvTile<Element>& tile;
   int64_t lanes;

@@ -338,15 +338,15 @@ struct ScaledGroup {
 template <class IO, class Args>
 HWY_INLINE void ScaledMultiply(const Args& args, int64_t num_cols) {
   const int64_t rows = args.rows;
-  constexpr int64_t kRows = kScaledRows<typename IO::Tile>;
-  if (rows <= kRows) return WithRows(rows, ScaledGroup<IO, Args>{args, 0, 0, num_cols});
+  constexpr int kRows = kScaledRows<typename IO::Tile>;
+  if (rows <= kRows) return WithRows<1, kRows>(rows, ScaledGroup<IO, Args>{args, 0, 0, num_cols});
   for (int64_t col = 0; col < num_cols; col += 4) {
     const int64_t end = std::min(num_cols, col + 4);
     for (int64_t row0 = 0; row0 < rows;) {
       // 4 and 4, but 3 and 2: no group of 1 where there are others.
       const int64_t left = CeilDiv(rows - row0, kRows);
       const int64_t n = CeilDiv(rows - row0, left);
-      WithRows(n, ScaledGroup<IO, Args>{args, row0, col, end});
+      WithRows<1, kRows>(n, ScaledGroup<IO, Args>{args, row0, col, end});
       row0 += n;
     }
   }

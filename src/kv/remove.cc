@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/fp_environment.h"
 #include "kv/kv_cache_impl.h"
 
 namespace headlane::internal {
@@ -73,7 +74,7 @@ void KVCacheImpl::TurnKey(int64_t layer, int64_t page, const TokenPlace& place, 
     pack.num_keys = 1;
     pack.slot_begin = place.slot;
     pack.tile = tile;
-    k_kernels_->pack_k(pack);
+    InDefaultFpEnvironment([&] { k_kernels_->pack_k(pack); });
   }
 }
 
