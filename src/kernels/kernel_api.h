@@ -8,7 +8,8 @@
 // K tile: [qk_dim][16], lane = key.   V tile: [stripes][16 keys][16], lane = feature, stripes = ceil(v_dim / 16), the
 // last stripe padded with zeros.   Both 64-byte aligned, in f32, f16 or bf16. In bf16 pairs are interleaved, so that a
 // vector of 32-bit lanes widens by a shift and a mask: K [ceil(qk_dim / 2)][16][2 features], V [stripes][8][16][2
-// keys].
+// keys]. Quantised (int8, fp8, int4): the codes in the order of f32, two in a byte for int4, then the scales
+// (base/tile_layout.h); an element is code * scale, which is exact in f32.
 #ifndef HEADLANE_SRC_KERNELS_KERNEL_API_H_
 #define HEADLANE_SRC_KERNELS_KERNEL_API_H_
 
