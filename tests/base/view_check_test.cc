@@ -60,11 +60,17 @@ TEST(ViewCheck, RefusesBadData) {
   EXPECT_EQ(CheckView("x", view).code(), StatusCode::kInvalidArgument);
   view.dtype = DType::kBF16;  // two bytes are enough for this one
   EXPECT_TRUE(CheckView("x", view).ok());
-  for (const int code : {-1, 3, 1000}) {
+  for (const int code : {-1, kNumDTypes, 1000}) {
     view.dtype = static_cast<DType>(code);
     const Status status = CheckView("x", view);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_TRUE(Names(status, std::to_string(code))) << status.message();
+  }
+  for (const DType dtype : {DType::kI8, DType::kF8E4M3, DType::kI4}) {
+    view.dtype = dtype;
+    const Status status = CheckView("x", view);
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+    EXPECT_TRUE(Names(status, DTypeName(dtype))) << status.message();
   }
 }
 

@@ -112,8 +112,8 @@ TEST(RmsNormHeads, Errors) {
   view.token_stride = 7;
   expect(0.0f, view, "overlap");
   view = TokensHeadsDim(x, 2, 1, 8);
-  view.dtype = static_cast<DType>(3);
-  expect(0.0f, view, "dtype 3");
+  view.dtype = static_cast<DType>(kNumDTypes);
+  expect(0.0f, view, "dtype 6");
   EXPECT_TRUE(RmsNormHeads(weight, 0.0f, TokensHeadsDim(x, 0, 1, 8)).ok());
   EXPECT_TRUE(RmsNormHeads(weight, 0.0f, TokensHeadsDim(x, 1, 1, 0)).ok());
 }
