@@ -38,10 +38,11 @@ template <class Tile>
 inline constexpr int kScaledRows = kNumRegisters == 16 && Tile::kSteps == 2 ? 3 : kMaxScaledRows;
 
 // Columns of a block: 4 chains or more hide the latency of the FMAs well enough for the bytes that they use. With 16
-// registers 3 and 4 rows leave room for 2, and so do 2 rows where decoding needs registers.
+// registers 3 and 4 rows leave room for 2, and so do 2 rows where decoding needs registers; with 32, 4 rows of two
+// codes in a byte.
 template <class Tile>
 constexpr int ScaledCols(int rows) {
-  if (kNumRegisters > 16) return 4;
+  if (kNumRegisters > 16) return rows == kMaxScaledRows && Tile::kSteps == 2 ? 2 : 4;
   return rows == 1 || (rows == 2 && Tile::kDType == DType::kI8) ? 4 : 2;
 }
 
