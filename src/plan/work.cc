@@ -146,7 +146,8 @@ class HeadsPerBlock {
 
   // A sequence's keys, with so many rows of each head.
   void Add(int64_t rows, int64_t num_keys) {
-    const double whole = static_cast<double>(num_keys / kSplitKeys);
+    const int64_t num_whole = num_keys / kSplitKeys;
+    const auto whole = static_cast<double>(num_whole);
     const double part = static_cast<double>(num_keys % kSplitKeys) / kSplitKeys;
     for (Candidate& c : candidates_) {
       const int64_t blocks = CeilDiv(num_heads_, Most(rows, c.heads));
