@@ -33,13 +33,18 @@ enum class Access {
 };
 inline constexpr int64_t kMaxTilewiseRows = 8;
 // Two to eight streams of loads read 15 % more than one does, with or without prefetching (Zen 3, both threads). For
-// more rows than this the registers hold too few columns.
-inline constexpr int64_t kMaxStreamedRows = 3;
+// more rows than this the registers hold too few columns, or widening 16 bits takes the time.
+template <class Tile>
+inline constexpr int64_t kMaxStreamedRows = sizeof(typename Tile::T) == 4 ? 3 : 1;
 
 // The groups that RowGroups makes of the rows each is for.
-constexpr int MinGroup(Access access) { return access == Access::kAhead ? 4 : access == Access::kTilewise ? 3 : 1; }
+template <class Tile>
+constexpr int MinGroup(Access access) {
+  return access == Access::kAhead ? 4 : access == Access::kTilewise ? std::min<int>(3, kMaxStreamedRows<Tile> + 1) : 1;
+}
+template <class Tile>
 constexpr int MaxGroup(Access access) {
-  return access == Access::kStreams ? static_cast<int>(kMaxStreamedRows) : kMaxRows;
+  return access == Access::kStreams ? static_cast<int>(kMaxStreamedRows<Tile>) : kMaxRows;
 }
 
 constexpr Prefetch PrefetchOf(Access access) {
@@ -82,8 +87,8 @@ struct QkIO {
 template <class Tile, Access kAccess>
 struct MakeQkIO {
   static constexpr Prefetch kPrefetch = PrefetchOf(kAccess);
-  static constexpr int kMinGroup = MinGroup(kAccess);
-  static constexpr int kMaxGroup = MaxGroup(kAccess);
+  static constexpr int kMinGroup = MinGroup<Tile>(kAccess);
+  static constexpr int kMaxGroup = MaxGroup<Tile>(kAccess);
   static constexpr bool kOneTile = kAccess == Access::kTilewise;
   const QkArgs& args;
   int64_t lanes;
@@ -101,7 +106,7 @@ HWY_INLINE void QkBlock(const QkArgs& args) {
 template <class Tile>
 void Qk(const QkArgs& args) noexcept {
   // As many tiles at once as the registers hold, which is what streams are.
-  if (!args.stream || args.rows <= kMaxStreamedRows) return QkBlock<Tile, Access::kCached>(args);
+  if (!args.stream || args.rows <= kMaxStreamedRows<Tile>) return QkBlock<Tile, Access::kCached>(args);
   if (args.rows > kMaxTilewiseRows) return QkBlock<Tile, Access::kAhead>(args);
   QkBlock<Tile, Access::kTilewise>(args);
 }
@@ -142,8 +147,8 @@ struct PvIO {
 template <class Tile, Access kAccess>
 struct MakePvIO {
   static constexpr Prefetch kPrefetch = PrefetchOf(kAccess);
-  static constexpr int kMinGroup = MinGroup(kAccess);
-  static constexpr int kMaxGroup = MaxGroup(kAccess);
+  static constexpr int kMinGroup = MinGroup<Tile>(kAccess);
+  static constexpr int kMaxGroup = MaxGroup<Tile>(kAccess);
   static constexpr bool kOneTile = kAccess == Access::kTilewise || kAccess == Access::kStreams;
   const PvArgs& args;
   int64_t lanes;
@@ -207,7 +212,7 @@ void Pv(const PvArgs& args) noexcept {
   if (!args.stream) return PvBlock<Tile, Access::kCached>(args);
   if (args.rows > kMaxTilewiseRows) return PvBlock<Tile, Access::kAhead>(args);
   // Stripe by stripe through four tiles, or tile by tile in order of address.
-  if (args.rows <= kMaxStreamedRows) return PvTiles<Tile, Access::kStreams>(args, 4);
+  if (args.rows <= kMaxStreamedRows<Tile>) return PvTiles<Tile, Access::kStreams>(args, 4);
   PvTiles<Tile, Access::kTilewise>(args, 1);
 }
 
