@@ -370,8 +370,8 @@ template <class Element>
 struct RowsPvIO {
   using Tile = RowTile<Element>;
   using T = typename Tile::T;
-  static constexpr int64_t kLength =
-      0;  // 16 in compilers' hands are 8 steps a turn, and the rows' addresses on the stack
+  // Not 16: known to compilers it would mean 8 steps a turn, and the rows' addresses on the stack.
+  static constexpr int64_t kLength = 0;
   static constexpr bool kEvenLength = true;
   static constexpr int kPrefetchTo = 2;  // L2, as for keys
   const RowsPvTile<Element>& tile;

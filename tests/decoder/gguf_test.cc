@@ -169,8 +169,8 @@ TEST(GgufFileTest, ReadsAFileWithoutTensorsOrKeys) {
 class GgufOpenTest : public ::testing::Test {
  protected:
   GgufOpenTest() {
-    char path[] = "/tmp/headlane_gguf_test.XXXXXX";
-    folder_ = mkdtemp(path);
+    folder_ = ::testing::TempDir() + "headlane_gguf_test.XXXXXX";
+    if (mkdtemp(folder_.data()) == nullptr) ADD_FAILURE() << "no folder " << folder_;
   }
   ~GgufOpenTest() override {
     std::remove((folder_ + "/file").c_str());

@@ -46,7 +46,7 @@ TEST(Update, AllocatesNothing) {
 
 // A plan whose memory can't be had is refused, and an explanation, too.
 TEST(Plan, ReportsMemoryItCannotGet) {
-  if (!CanFailAllocations()) GTEST_SKIP();
+  if (!CanFailAllocations()) GTEST_SKIP() << "the heap belongs to a sanitizer";
   const AttentionSpec spec = MakeSpec(8, 2, 64, 64);
   const std::vector<SequenceSpec> sequences = {Sequence(0, 3, 5000), Sequence(1, 200, 300)};
   PlanOptions options;
