@@ -20,7 +20,18 @@ private_apt() {  # PROGRAM (apt-get, apt-cache) ARGUMENT...
 
 # private_apt_update: reads the package lists of Debian 12 and the source lists of Debian 13 (20 MB), once a day. False,
 # with a message, where that is impossible.
-private_apt_update() {
+private_apt_update() { with_lock update_lists_once_a_day; }
+
+# Scripts that run side by side share the folder. The lock is free again when the subshell ends.
+with_lock() {  # FUNCTION ARGUMENT...
+  mkdir -p "${kPrivateApt%/*}"
+  (
+    flock 8
+    "$@"
+  ) 8>"$kPrivateApt.lock"
+}
+
+update_lists_once_a_day() {
   local stamp="$kPrivateApt/updated" format binary
   [ -n "$(find "$stamp" -mmin -1440 2>/dev/null)" ] && return 0
   command -v apt-get >/dev/null || { say "no apt-get here to fetch packages with"; return 1; }
@@ -47,7 +58,9 @@ fetch_debs() {
 
 # fetch_source PACKAGE SHA256 FILE: the upstream sources of a package of Debian 13. The archive is asked for by its own
 # address, because mirrors do not always have the .dsc beside it; its sum is known here, so none is needed.
-fetch_source() {
+fetch_source() { with_lock fetch_source_unlocked "$@"; }
+
+fetch_source_unlocked() {
   local package="$1" sha256="$2" file="$3" uri
   if [ -f "$file" ] && echo "$sha256  $file" | sha256sum --check --status; then return 0; fi
   uri="$(private_apt apt-get -qq --print-uris source "$package" | grep "SHA256:$sha256\$" | cut -d "'" -f 2)"
