@@ -12,8 +12,10 @@ endif()
 if(PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(HEADLANE_CCACHE ccache)
   if(HEADLANE_CCACHE)
-    # Without the working directory in the hash, builds of one tree in several folders share their objects.
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;CCACHE_NOHASHDIR=1;${HEADLANE_CCACHE}")
+    # Without the working directory in the hash, builds of one tree in several folders share their objects. The
+    # sloppiness is what ccache asks for before it works with precompiled headers.
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND};-E;env;CCACHE_NOHASHDIR=1;CCACHE_SLOPPINESS=pch_defines,time_macros;${HEADLANE_CCACHE}")
   endif()
 endif()
 

@@ -18,11 +18,11 @@ function(headlane_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-  target_compile_definitions(${name} PRIVATE
-    HEADLANE_WITH_OPENMP=$<BOOL:${HEADLANE_WITH_OPENMP}> HEADLANE_WITH_ONEDNN=$<BOOL:${HEADLANE_WITH_ONEDNN}>)
-  target_link_libraries(${name} PRIVATE headlane_compile_options ${arg_LIBS} headlane::headlane GTest::gtest_main)
-  if(NOT arg_OPTIMIZED)
-    target_compile_options(${name} PRIVATE -O0)
+  target_link_libraries(${name} PRIVATE ${arg_LIBS} headlane::headlane GTest::gtest_main)
+  if(arg_OPTIMIZED)
+    headlane_test_headers(${name} headlane_test_headers_optimized "")
+  else()
+    headlane_test_headers(${name} headlane_test_headers -O0)
   endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   if(NOT arg_TIMEOUT)
@@ -40,6 +40,37 @@ function(headlane_test name)
   if("threads" IN_LIST arg_LABELS OR "slow" IN_LIST arg_LABELS OR arg_MODEL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
+endfunction()
+
+# Gives a test the compiler options `optimisation` and the headers that nearly all tests include, compiled once for all
+# tests with these options: half of the time that a test takes to compile. `headers` names the target that owns them.
+function(headlane_test_headers name headers optimisation)
+  if(NOT TARGET ${headers})
+    set(source "${PROJECT_BINARY_DIR}/${headers}.cc")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "// Owns the precompiled headers of the tests.\n")
+    add_library(${headers} OBJECT "${source}")
+    headlane_test_options(${headers} "${optimisation}")
+    # As programs are compiled, which CMake would not do for a library.
+    set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${headers} PRIVATE -fPIE)
+    target_link_libraries(${headers} PRIVATE GTest::gtest)
+    target_precompile_headers(${headers} PRIVATE
+      <gtest/gtest.h> <algorithm> <bit> <cmath> <cstdint> <cstring> <functional> <limits> <memory> <string> <thread>
+      <utility> <vector>)
+  endif()
+  headlane_test_options(${name} "${optimisation}")
+  # OpenMP changes the language: clang refuses headers that were compiled without it.
+  if(NOT "OpenMP::OpenMP_CXX" IN_LIST arg_LIBS)
+    target_precompile_headers(${name} REUSE_FROM ${headers})
+  endif()
+endfunction()
+
+# What has to be the same for a test and the precompiled headers.
+function(headlane_test_options name optimisation)
+  target_compile_definitions(${name} PRIVATE
+    HEADLANE_WITH_OPENMP=$<BOOL:${HEADLANE_WITH_OPENMP}> HEADLANE_WITH_ONEDNN=$<BOOL:${HEADLANE_WITH_ONEDNN}>)
+  target_link_libraries(${name} PRIVATE headlane_compile_options)
+  target_compile_options(${name} PRIVATE ${optimisation})
 endfunction()
 
 # Busy-waiting threads stall each other for milliseconds on a loaded machine.
