@@ -1,11 +1,12 @@
 // A minimal decoder around the attention operator: model files, text, and a session that turns tokens into logits.
 //
 //   Model      what a file (or a synthetic shape) holds: shape, vocabulary, and, once loaded, packed weights
-//   Session    one running conversation: KV cache, plan and scratch memory of one model
+//   Session    one running conversation: KV cache, plan and scratch memory of one model;  BatchSession  several at once
 //   TextStream tokens to text that can be shown at once;  TokenSampler  logits to the next token
 //
-// Same bits: a token's logits depend on the ids before it and on the weights; not on threads, on how a prompt is cut
-// into chunks and calls, or on the page size (LinearBackend::kTile, targets with FMA).
+// Same bits: a token's logits depend on the ids before it, on the weights, and on the cache's types and window; not on
+// threads, on how a prompt is cut into chunks and calls, on what else is in a batch, or on the page size
+// (LinearBackend::kTile, targets with FMA).
 //
 // A part of its own (CMake target headlane::decoder), so that engines that only want attention need not link it. Files
 // are untrusted: every length is checked before anything is allocated from it.
@@ -20,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headlane/dtype.h"
 #include "headlane/executor.h"
 #include "headlane/linear.h"
 #include "headlane/status.h"
@@ -65,6 +67,7 @@ struct LoadOptions {
 };
 
 namespace internal {
+class BatchSessionImpl;
 class ModelImpl;
 class SessionImpl;
 class TextStreamImpl;
@@ -122,9 +125,16 @@ class Model {
 std::span<const char* const> SyntheticShapeNames() noexcept;
 
 struct SessionOptions {
-  int64_t max_context = 4096;    // tokens that the cache holds, allocated at once
-  int64_t chunk = 512;           // tokens of a prompt that go through the layers together
-  int64_t page_tokens = 128;     // as KVCacheSpec
+  int64_t max_context = 4096;   // tokens that a sequence may have; its memory is allocated at once
+  int64_t chunk = 512;          // tokens of a prompt that go through the layers together
+  int64_t page_tokens = 128;    // as KVCacheSpec
+  DType k_dtype = DType::kF32;  // of the cached keys, and
+  DType v_dtype = DType::kF32;  // of the cached values: any of the six
+  // Every layer sees only the newest so many tokens, and the first num_sinks; 0: all. The cache then keeps, besides
+  // these, what `rollback` needs and room for a chunk, however long the text becomes.
+  int64_t window = 0;
+  int64_t num_sinks = 0;
+  int64_t rollback = 0;          // with a window: how many of the newest tokens Truncate can take back; 0: chunk
   int threads = 0;               // 0: as many as OpenMP would use. Ignored when `executor` is given.
   Executor* executor = nullptr;  // the caller's own; must outlive the session
 };
@@ -144,12 +154,31 @@ struct PhaseStats {
   double rest() const noexcept { return total - attention - append - linear; }
 };
 
+// All of it is allocated when the session is made.
 struct SessionMemory {
-  int64_t cache_bytes = 0;       // allocated for the cache: max_context rounded up to pages
-  int64_t cache_used_bytes = 0;  // of pages that hold tokens
+  int64_t cache_bytes = 0;       // of the cache: max_context, or what the window needs, in whole pages
+  int64_t cache_used_bytes = 0;  // of pages that hold tokens; a page that sequences share counts once
   int64_t kv_bytes_per_token = 0;
+  int64_t page_bytes = 0;
+  int64_t kept_tokens = 0;    // tokens that are in these pages, shared ones once; behind a window only those it needs
   int64_t scratch_bytes = 0;  // activations, logits, attention's workspace
+
+  // What used pages have room for besides: less than a page per sequence, and one more where a window cuts the other
+  // end.
+  int64_t waste_bytes() const noexcept { return cache_used_bytes - kept_tokens * kv_bytes_per_token; }
 };
+
+// What one layer's attention is given for the tokens of a pass, rotated, before the cache rounds it. One sequence after
+// the other: `positions` says where each token stands. Valid during the call.
+struct LayerRows {
+  int64_t layer = 0;
+  std::span<const int64_t> positions;  // [tokens]
+  const float* q = nullptr;            // [tokens][num_q_heads][qk_dim]
+  const float* k = nullptr;            // [tokens][num_kv_heads][qk_dim]
+  const float* v = nullptr;            // [tokens][num_kv_heads][v_dim]
+};
+// Called on the session's calling thread. Must not throw.
+using LayerObserver = std::function<void(const LayerRows&)>;
 
 // Threads: one call at a time. The model must outlive it.
 class Session {
@@ -163,8 +192,9 @@ class Session {
   ~Session();
 
   // Appends `ids` in chunks; logits() is then the last one's row. Nothing is computed for no ids. On an error the
-  // session is as before. Progress in tokens, after each chunk. Errors: OutOfRange (an id: names its index and the
-  // vocabulary's size), ResourceExhausted (more than max_context), Cancelled. Allocation: none.
+  // session is as before; but if it is stopped behind more tokens than `rollback` of a window, the chunks that were
+  // complete stay, and length() says so. Progress in tokens, after each chunk. Errors: OutOfRange (an id: names its
+  // index and the vocabulary's size), ResourceExhausted (more than max_context), Cancelled. Allocation: none.
   Status Prefill(std::span<const int32_t> ids, const ProgressCallback& progress = nullptr) noexcept;
 
   // Appends one token; the result is logits(). Errors: as Prefill. Allocation: none.
@@ -182,11 +212,15 @@ class Session {
 
   // Tokens so far.
   int64_t length() const noexcept;
-  // Back to `length` tokens. Errors: OutOfRange. Allocation: none.
+  // Back to `length` tokens. Errors: OutOfRange, FailedPrecondition (more than `rollback` behind a window). Allocation:
+  // none.
   Status Truncate(int64_t length) noexcept;
   // Pseudo-random keys and values up to `length` tokens, for measuring at a depth without computing it. Errors:
   // OutOfRange (length below the present one), ResourceExhausted.
   Status FillRandom(int64_t length, uint64_t seed) noexcept;
+
+  // Calls `observer` for every layer of every pass from now on; null ends it.
+  void Observe(LayerObserver observer) noexcept;
 
   const SessionOptions& options() const noexcept;
   int num_workers() const noexcept;
@@ -199,6 +233,61 @@ class Session {
  private:
   explicit Session(std::unique_ptr<internal::SessionImpl> impl) noexcept;
   std::unique_ptr<internal::SessionImpl> impl_;
+};
+
+// The next token of one sequence of a batch.
+struct BatchToken {
+  int64_t sequence = 0;
+  int32_t id = 0;
+};
+
+// Several conversations of one model that are decoded together: one pass over the weights serves them all, and what
+// their prompts have in common is computed once and stored once. Each has the bits of its solo run in a Session.
+//
+// Threads: one call at a time. The model must outlive it.
+class BatchSession {
+ public:
+  // Sequences 0 .. num_sequences - 1, all empty, each with options.max_context. Allocates everything that the session
+  // will ever use. `cache_tokens`: what the cache holds for all of them together, shared tokens counted once, each
+  // sequence from its first page of its own in whole pages; 0: max_context for each. Errors: as Session::Create, and
+  // InvalidArgument (num_sequences, cache_tokens).
+  static Result<BatchSession> Create(const Model& model, const SessionOptions& options, int64_t num_sequences,
+                                     int64_t cache_tokens = 0) noexcept;
+
+  BatchSession(BatchSession&&) noexcept;
+  BatchSession& operator=(BatchSession&&) noexcept;
+  ~BatchSession();
+
+  // Gives every sequence its prompt, in place of what it had; logits(i) are then those of its last token. A run of
+  // tokens that prompts begin with is computed once for all that have it, and its pages are shared. On an error all
+  // sequences are empty. Progress in tokens that are computed. Errors: as Session::Prefill (names the prompt), and
+  // InvalidArgument (prompts.size() is not num_sequences; an empty prompt). Allocates.
+  Status Prefill(std::span<const std::span<const int32_t>> prompts,
+                 const ProgressCallback& progress = nullptr) noexcept;
+
+  // Appends one token each to some of the sequences, in one pass; their logits are then what follows it, and the others
+  // keep theirs. On an error nothing has changed. Errors: as Session::Step, OutOfRange (sequence), InvalidArgument (a
+  // sequence twice). Allocation: none.
+  Status Step(std::span<const BatchToken> tokens) noexcept;
+
+  // Logits [vocab_size] that follow the sequence's last token; empty when there is none, or no such sequence. Valid
+  // until the next call that changes the session.
+  std::span<const float> logits(int64_t sequence) const noexcept;
+  // Tokens of a sequence so far; 0 when there is no such sequence.
+  int64_t length(int64_t sequence) const noexcept;
+  int64_t num_sequences() const noexcept;
+
+  const SessionOptions& options() const noexcept;
+  int num_workers() const noexcept;
+  SessionMemory memory() const noexcept;
+  // Tokens are those that were computed.
+  const PhaseStats& prompt_stats() const noexcept;
+  const PhaseStats& step_stats() const noexcept;
+  void ResetStats() noexcept;
+
+ private:
+  explicit BatchSession(std::unique_ptr<internal::BatchSessionImpl> impl) noexcept;
+  std::unique_ptr<internal::BatchSessionImpl> impl_;
 };
 
 // Greedy, or drawn from a seed: the same logits, options and seed give the same tokens on every machine.

@@ -1,15 +1,11 @@
-// Session of headlane/decoder.h: the memory of one running sequence, and what is fed to the forward pass.
+// Session of headlane/decoder.h: one running sequence, and what is fed to the forward pass.
 #include <algorithm>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "decoder/alloc_guard.h"
-#include "decoder/decoder_impl.h"
-#include "decoder/layers.h"
-#include "decoder/llama.h"
-#include "headlane/attention.h"
+#include "decoder/session_core.h"
 #include "headlane/decoder.h"
-#include "headlane/kv_cache.h"
 #include "headlane/ops.h"
 
 namespace headlane {
@@ -21,8 +17,7 @@ constexpr int64_t kLogitRows = 16;
 
 class SessionImpl {
  public:
-  SessionImpl(const ModelImpl& model, const SessionOptions& options)
-      : model_(model), options_(options), executor_(options.executor, options.threads) {}
+  SessionImpl(const ModelImpl& model, const SessionOptions& options) : core_(model, options) {}
 
   Status Init();
 
@@ -34,20 +29,19 @@ class SessionImpl {
 
   std::span<const float> logits() const noexcept {
     if (logits_row_ < 0) return {};
-    return {logits_.data() + logits_row_ * model_.config.vocab_size, static_cast<size_t>(model_.config.vocab_size)};
+    const int64_t vocab_size = core_.config().vocab_size;
+    return {core_.logits() + logits_row_ * vocab_size, static_cast<size_t>(vocab_size)};
   }
   int64_t length() const noexcept { return length_; }
-  const SessionOptions& options() const noexcept { return options_; }
-  int num_workers() const noexcept { return executor_.get().num_workers(); }
   SessionMemory memory() const noexcept;
+  SessionCore& core() noexcept { return core_; }
+  const SessionCore& core() const noexcept { return core_; }
 
   PhaseStats prompt_stats;
   PhaseStats step_stats;
 
  private:
-  Status CheckIds(std::span<const int32_t> ids) const noexcept;
-  Status CheckRoom(int64_t num_tokens) const noexcept;
-  // Appends at most a chunk of checked ids; scratch_->x then holds their rows.
+  // Appends at most a chunk of checked ids.
   Status Forward(std::span<const int32_t> ids, PhaseStats& stats) noexcept;
   Status LogitsOfRow(int64_t row, PhaseStats& stats) noexcept;
   Status ScoreChunk(std::span<const int32_t> ids, std::span<const int32_t> targets, double* losses) noexcept;
@@ -55,87 +49,34 @@ class SessionImpl {
   template <typename Append>
   Status AllOrNothing(const Append& append) noexcept;
 
-  const ModelImpl& model_;
-  SessionOptions options_;
-  ChosenExecutor executor_;
-  std::optional<KVCache> cache_;
+  SessionCore core_;
   SequenceId sequence_;
-  std::optional<AttentionPlan> plan_;
-  std::optional<Workspace> workspace_;
-  std::optional<LlamaScratch> scratch_;
-  FloatBuffer logits_;       // [kLogitRows][vocab_size]
   int64_t logits_row_ = -1;  // the row that logits() shows; -1: none
   int64_t length_ = 0;
 };
 
 Status SessionImpl::Init() {
-  const LlamaConfig& c = model_.config;
-  KVCacheSpec cache;
-  cache.num_layers = c.num_layers;
-  cache.num_kv_heads = c.num_kv_heads;
-  cache.qk_dim = c.qk_dim;
-  cache.v_dim = c.v_dim;
-  cache.page_tokens = options_.page_tokens;
-  cache.max_tokens = options_.max_context;
-  cache.max_sequences = 1;
-  HEADLANE_ASSIGN_OR_RETURN(cache_, KVCache::Create(cache));
-  HEADLANE_ASSIGN_OR_RETURN(sequence_, cache_->CreateSequence());
-
-  options_.chunk = std::min(options_.chunk, options_.max_context);
-  SequenceSpec nothing_yet;
-  nothing_yet.cache_id = sequence_;
-  PlanOptions plan;
-  plan.num_workers = num_workers();
-  plan.max_sequences = 1;
-  plan.max_q_tokens = options_.chunk;
-  plan.max_kv_len = options_.max_context;
-  HEADLANE_ASSIGN_OR_RETURN(
-      plan_, PlanAttention(LlamaAttentionSpec(c), *cache_, std::span<const SequenceSpec>(&nothing_yet, 1), plan));
-  HEADLANE_ASSIGN_OR_RETURN(workspace_, Workspace::Create(*plan_));
-  HEADLANE_ASSIGN_OR_RETURN(scratch_, LlamaScratch::Create(c, options_.chunk, 1));
-  HEADLANE_ASSIGN_OR_RETURN(logits_, FloatBuffer::Create("logits", kLogitRows, c.vocab_size));
+  HEADLANE_RETURN_IF_ERROR(core_.Init(1, 0, kLogitRows));
+  HEADLANE_ASSIGN_OR_RETURN(sequence_, core_.cache().CreateSequence());
   return OkStatus();
 }
 
 SessionMemory SessionImpl::memory() const noexcept {
-  const KVCacheUsage usage = cache_->usage();
-  SessionMemory memory;
-  memory.cache_bytes = usage.limit_bytes;
-  memory.cache_used_bytes = usage.used_bytes;
-  memory.kv_bytes_per_token = usage.bytes_per_token;
-  memory.scratch_bytes = scratch_->bytes() + logits_.bytes() + static_cast<int64_t>(workspace_->bytes());
+  SessionMemory memory = core_.memory();
+  memory.kept_tokens = core_.KeptTokens(length_);
   return memory;
-}
-
-Status SessionImpl::CheckIds(std::span<const int32_t> ids) const noexcept {
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= model_.config.vocab_size) {
-      return MakeStatus(StatusCode::kOutOfRange, "token %zu has the id %d; the vocabulary has %lld", i, ids[i],
-                        static_cast<long long>(model_.config.vocab_size));
-    }
-  }
-  return OkStatus();
-}
-
-Status SessionImpl::CheckRoom(int64_t num_tokens) const noexcept {
-  if (num_tokens <= options_.max_context - length_) return OkStatus();
-  return MakeStatus(StatusCode::kResourceExhausted, "%lld tokens and %lld more do not fit into a context of %lld",
-                    static_cast<long long>(length_), static_cast<long long>(num_tokens),
-                    static_cast<long long>(options_.max_context));
 }
 
 Status SessionImpl::Forward(std::span<const int32_t> ids, PhaseStats& stats) noexcept {
   const SequenceTokens tokens{sequence_, ids};
-  HEADLANE_RETURN_IF_ERROR(LlamaForward(model_.View(), std::span<const SequenceTokens>(&tokens, 1), *cache_, *plan_,
-                                        *workspace_, *scratch_, executor_.get(), stats));
+  HEADLANE_RETURN_IF_ERROR(core_.Forward(std::span<const SequenceTokens>(&tokens, 1), stats));
   length_ += static_cast<int64_t>(ids.size());
-  stats.tokens += static_cast<int64_t>(ids.size());
   return OkStatus();
 }
 
 Status SessionImpl::LogitsOfRow(int64_t row, PhaseStats& stats) noexcept {
   logits_row_ = -1;
-  HEADLANE_RETURN_IF_ERROR(LlamaLogits(model_.View(), *scratch_, row, 1, logits_.data(), executor_.get(), stats));
+  HEADLANE_RETURN_IF_ERROR(core_.Logits(row, 1, core_.logits(), stats));
   logits_row_ = 0;
   return OkStatus();
 }
@@ -145,22 +86,26 @@ Status SessionImpl::AllOrNothing(const Append& append) noexcept {
   const int64_t before = length_;
   const Status status = append();
   if (!status.ok() && length_ != before) {
-    HEADLANE_RETURN_IF_ERROR(cache_->Truncate(sequence_, before));
-    length_ = before;
+    // A window may have passed what the old length needs: what is complete then stays.
+    if (core_.cache().Truncate(sequence_, before).ok()) {
+      length_ = before;
+    } else {
+      logits_row_ = -1;
+    }
   }
   return status;
 }
 
 Status SessionImpl::Prefill(std::span<const int32_t> ids, const ProgressCallback& progress) noexcept {
-  HEADLANE_RETURN_IF_ERROR(CheckIds(ids));
+  HEADLANE_RETURN_IF_ERROR(core_.CheckIds(ids));
   const int64_t n = static_cast<int64_t>(ids.size());
-  HEADLANE_RETURN_IF_ERROR(CheckRoom(n));
+  HEADLANE_RETURN_IF_ERROR(core_.CheckRoom(length_, n));
   if (n == 0) return OkStatus();
   LapTimer timer;
   const Status status = AllOrNothing([&]() noexcept -> Status {
     int64_t chunk = 0;
     for (int64_t begin = 0; begin < n; begin += chunk) {
-      chunk = std::min(options_.chunk, n - begin);
+      chunk = std::min(core_.options().chunk, n - begin);
       HEADLANE_RETURN_IF_ERROR(
           Forward(ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(chunk)), prompt_stats));
       if (progress && !progress(begin + chunk, n)) {
@@ -177,12 +122,14 @@ Status SessionImpl::Prefill(std::span<const int32_t> ids, const ProgressCallback
 
 Status SessionImpl::Step(int32_t id) noexcept {
   const std::span<const int32_t> ids(&id, 1);
-  HEADLANE_RETURN_IF_ERROR(CheckIds(ids));
-  HEADLANE_RETURN_IF_ERROR(CheckRoom(1));
+  HEADLANE_RETURN_IF_ERROR(core_.CheckIds(ids));
+  HEADLANE_RETURN_IF_ERROR(core_.CheckRoom(length_, 1));
   LapTimer timer;
   const Status status = AllOrNothing([&]() noexcept -> Status {
-    HEADLANE_RETURN_IF_ERROR(Forward(ids, step_stats));
-    return LogitsOfRow(0, step_stats);
+    return core_.InOneRegion([&]() noexcept -> Status {
+      HEADLANE_RETURN_IF_ERROR(Forward(ids, step_stats));
+      return LogitsOfRow(0, step_stats);
+    });
   });
   timer.Lap(step_stats.total);
   step_stats.calls += 1;
@@ -193,17 +140,16 @@ Status SessionImpl::Step(int32_t id) noexcept {
 // last row.
 Status SessionImpl::ScoreChunk(std::span<const int32_t> ids, std::span<const int32_t> targets,
                                double* losses) noexcept {
-  const int64_t vocab_size = model_.config.vocab_size;
+  const int64_t vocab_size = core_.config().vocab_size;
   const int64_t n = static_cast<int64_t>(ids.size());
   const int64_t num_targets = static_cast<int64_t>(targets.size());
   HEADLANE_RETURN_IF_ERROR(Forward(ids, prompt_stats));
   for (int64_t row = 0; row < n; row += kLogitRows) {
     const int64_t num_rows = std::min(kLogitRows, n - row);
-    HEADLANE_RETURN_IF_ERROR(
-        LlamaLogits(model_.View(), *scratch_, row, num_rows, logits_.data(), executor_.get(), prompt_stats));
-    ParallelRows(executor_.get(), std::min(num_rows, num_targets - row), [&](int64_t begin, int64_t end) {
+    HEADLANE_RETURN_IF_ERROR(core_.Logits(row, num_rows, core_.logits(), prompt_stats));
+    ParallelRows(core_.executor(), std::min(num_rows, num_targets - row), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const float* logits = logits_.data() + i * vocab_size;
+        const float* logits = core_.logits() + i * vocab_size;
         losses[row + i] = static_cast<double>(LogSumExp(logits, vocab_size)) -
                           static_cast<double>(logits[targets[static_cast<size_t>(row + i)]]);
       }
@@ -215,20 +161,20 @@ Status SessionImpl::ScoreChunk(std::span<const int32_t> ids, std::span<const int
 
 Status SessionImpl::Score(std::span<const int32_t> ids, std::span<double> losses,
                           const ProgressCallback& progress) noexcept {
-  HEADLANE_RETURN_IF_ERROR(CheckIds(ids));
+  HEADLANE_RETURN_IF_ERROR(core_.CheckIds(ids));
   const size_t n = ids.size();
   if (losses.size() != (n == 0 ? 0 : n - 1)) {
     return MakeStatus(StatusCode::kInvalidArgument,
                       "losses has %zu places for %zu tokens; it needs one less than tokens", losses.size(), n);
   }
-  HEADLANE_RETURN_IF_ERROR(CheckRoom(static_cast<int64_t>(n)));
+  HEADLANE_RETURN_IF_ERROR(core_.CheckRoom(length_, static_cast<int64_t>(n)));
   if (n == 0) return OkStatus();
   LapTimer timer;
   logits_row_ = -1;
   const Status status = AllOrNothing([&]() noexcept -> Status {
     size_t chunk = 0;
     for (size_t begin = 0; begin < n; begin += chunk) {
-      chunk = std::min(static_cast<size_t>(options_.chunk), n - begin);
+      chunk = std::min(static_cast<size_t>(core_.options().chunk), n - begin);
       const std::span<const int32_t> targets = ids.subspan(begin + 1, std::min(chunk, n - begin - 1));
       HEADLANE_RETURN_IF_ERROR(ScoreChunk(ids.subspan(begin, chunk), targets, losses.data() + begin));
       if (progress && !progress(static_cast<int64_t>(begin + chunk), static_cast<int64_t>(n))) {
@@ -244,68 +190,31 @@ Status SessionImpl::Score(std::span<const int32_t> ids, std::span<double> losses
 }
 
 Status SessionImpl::FillRandom(int64_t length, uint64_t seed) noexcept {
-  const LlamaConfig& c = model_.config;
   if (length < length_) {
     return MakeStatus(StatusCode::kOutOfRange, "can't fill up to %lld tokens: there are %lld already",
                       static_cast<long long>(length), static_cast<long long>(length_));
   }
-  HEADLANE_RETURN_IF_ERROR(CheckRoom(length - length_));
-  // The same keys and values in every layer: what they are costs the same time to read.
-  const TensorRows keys(seed, length, c.k_width(), 0.0f, 1.0f);
-  const TensorRows values(~seed, length, c.v_width(), 0.0f, 1.0f);
-  const Status status = AllOrNothing([&]() noexcept -> Status {
+  HEADLANE_RETURN_IF_ERROR(core_.CheckRoom(length_, length - length_));
+  return AllOrNothing([&]() noexcept -> Status {
     while (length_ < length) {
-      const int64_t n = std::min(options_.chunk, length - length_);
-      for (int64_t i = 0; i < n; ++i) {
-        HEADLANE_RETURN_IF_ERROR(keys.Read(length_ + i, scratch_->k.data() + i * c.k_width()));
-        HEADLANE_RETURN_IF_ERROR(values.Read(length_ + i, scratch_->v.data() + i * c.v_width()));
-      }
-      HEADLANE_RETURN_IF_ERROR(cache_->Reserve(sequence_, n));
-      const auto k = TokensHeadsDim(static_cast<const float*>(scratch_->k.data()), n, c.num_kv_heads, c.qk_dim);
-      const auto v = TokensHeadsDim(static_cast<const float*>(scratch_->v.data()), n, c.num_kv_heads, c.v_dim);
-      for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-        HEADLANE_RETURN_IF_ERROR(cache_->Write(sequence_, layer, k, v));
-      }
-      HEADLANE_RETURN_IF_ERROR(cache_->Commit(sequence_, n));
+      const int64_t n = std::min(core_.options().chunk, length - length_);
+      HEADLANE_RETURN_IF_ERROR(core_.AppendRandom(sequence_, n, seed));
       length_ += n;
       logits_row_ = -1;
     }
     return OkStatus();
   });
-  return status;
 }
 
 Status SessionImpl::Truncate(int64_t length) noexcept {
   if (length == length_) return OkStatus();
-  HEADLANE_RETURN_IF_ERROR(cache_->Truncate(sequence_, length));
+  HEADLANE_RETURN_IF_ERROR(core_.cache().Truncate(sequence_, length));
   length_ = length;
   logits_row_ = -1;
   return OkStatus();
 }
 
 }  // namespace internal
-
-namespace {
-
-Status CheckOptions(const SessionOptions& options) {
-  // The largest position that RoPE's angles are exact for.
-  constexpr int64_t kMaxContext = int64_t{1} << 24;
-  if (options.max_context < 1 || options.max_context > kMaxContext) {
-    return MakeStatus(StatusCode::kInvalidArgument, "max_context is %lld; it must be 1 .. %lld",
-                      static_cast<long long>(options.max_context), static_cast<long long>(kMaxContext));
-  }
-  if (options.chunk < 1) {
-    return MakeStatus(StatusCode::kInvalidArgument, "chunk is %lld; it must be at least 1",
-                      static_cast<long long>(options.chunk));
-  }
-  if (options.threads < 0 || options.threads > internal::kMaxThreads) {
-    return MakeStatus(StatusCode::kInvalidArgument, "threads is %d; it must be 0 .. %d", options.threads,
-                      internal::kMaxThreads);
-  }
-  return OkStatus();
-}
-
-}  // namespace
 
 Session::Session(std::unique_ptr<internal::SessionImpl> impl) noexcept : impl_(std::move(impl)) {}
 Session::Session(Session&&) noexcept = default;
@@ -316,7 +225,7 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& option
   if (!model.weights_loaded()) {
     return MakeStatus(StatusCode::kFailedPrecondition, "a session needs the model's weights: call LoadWeights first");
   }
-  HEADLANE_RETURN_IF_ERROR(CheckOptions(options));
+  HEADLANE_RETURN_IF_ERROR(internal::CheckSessionOptions(options));
   return decoder_internal::GuardAllocation("making a session", [&]() -> Result<Session> {
     auto impl = std::make_unique<internal::SessionImpl>(model.impl(), options);
     HEADLANE_RETURN_IF_ERROR(impl->Init());
@@ -342,8 +251,9 @@ std::span<const float> Session::logits() const noexcept { return impl_->logits()
 int64_t Session::length() const noexcept { return impl_->length(); }
 Status Session::Truncate(int64_t length) noexcept { return impl_->Truncate(length); }
 Status Session::FillRandom(int64_t length, uint64_t seed) noexcept { return impl_->FillRandom(length, seed); }
-const SessionOptions& Session::options() const noexcept { return impl_->options(); }
-int Session::num_workers() const noexcept { return impl_->num_workers(); }
+void Session::Observe(LayerObserver observer) noexcept { impl_->core().Observe(std::move(observer)); }
+const SessionOptions& Session::options() const noexcept { return impl_->core().options(); }
+int Session::num_workers() const noexcept { return impl_->core().num_workers(); }
 SessionMemory Session::memory() const noexcept { return impl_->memory(); }
 const PhaseStats& Session::prompt_stats() const noexcept { return impl_->prompt_stats; }
 const PhaseStats& Session::step_stats() const noexcept { return impl_->step_stats; }

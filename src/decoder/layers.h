@@ -2,7 +2,7 @@
 // ops.h, spread over an executor's workers.
 //
 // Separate so that the forward pass reads as the model's formula. The operators compute each row for itself, so how
-// rows are dealt out changes no bit. Called by llama.cc and decoder_session.cc.
+// rows are dealt out changes no bit. Called by llama.cc and session_core.cc.
 #ifndef HEADLANE_SRC_DECODER_LAYERS_H_
 #define HEADLANE_SRC_DECODER_LAYERS_H_
 

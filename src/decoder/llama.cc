@@ -42,6 +42,10 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
       HEADLANE_RETURN_IF_ERROR(
           RopeRows(executor, rope, s.cos.data(), s.sin.data(), n, c.num_kv_heads, c.qk_dim, s.k.data()));
     }
+    if (s.observer) {
+      const std::span<const int64_t> positions(s.positions.data(), static_cast<size_t>(n));
+      s.observer({i, positions, s.q.data(), s.k.data(), s.v.data()});
+    }
     timer.Lap(rest);
     for (const SequenceSpec& sequence : sequences) {
       const float* k = s.k.data() + sequence.q_begin * c.k_width();

@@ -2,7 +2,7 @@
 //
 // Separate from the session, which owns the memory and decides what to feed, so that the pass can be read in one
 // sitting. It works on a list of (sequence, ids), so that one pass serves a prompt's chunk, a single step, and a batch
-// of both. Called by decoder_session.cc.
+// of both. Called by session_core.cc.
 #ifndef HEADLANE_SRC_DECODER_LLAMA_H_
 #define HEADLANE_SRC_DECODER_LLAMA_H_
 
@@ -51,6 +51,7 @@ struct LlamaScratch {
   std::vector<int32_t> ids;        // [max_tokens]
   std::vector<int64_t> positions;  // [max_tokens]
   std::vector<SequenceSpec> sequences;  // [max_sequences]
+  LayerObserver observer;               // empty: nobody looks
 };
 
 // The spec of the model's attention layers.

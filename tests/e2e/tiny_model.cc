@@ -183,6 +183,8 @@ std::vector<std::vector<double>> TinyModel::Logits(const std::vector<int32_t>& i
         Row weights(t + 1);
         double sum = 0;
         for (size_t key = 0; key <= t; ++key) {
+          const bool is_new = window == 0 || static_cast<int64_t>(t - key) < window;
+          if (!is_new && static_cast<int64_t>(key) >= num_sinks) continue;  // its weight stays 0
           double score = 0;
           for (int64_t d = 0; d < qk_dim; ++d)
             score += q[t][static_cast<size_t>(head * qk_dim + d)] * k[key][static_cast<size_t>(group * qk_dim + d)];

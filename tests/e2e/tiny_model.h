@@ -37,6 +37,10 @@ struct TinyModel {
   float epsilon = 1e-5f;
   uint32_t context_length = 128;
 
+  // No part of the file: what Logits() lets rows see, as SessionOptions.
+  int64_t window = 0;
+  int64_t num_sinks = 0;
+
   // Fills `tensors` for the shape. `vocab_size` is that of the tiny vocabulary.
   void MakeWeights(uint64_t seed);
 
