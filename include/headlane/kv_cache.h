@@ -74,6 +74,11 @@ struct KVCacheSpec {
   // The longest that a sequence may become, which may be more than the pool holds where all groups have windows. 0: the
   // tokens of the largest group's pages.
   int64_t max_positions = 0;
+  // Keys and values of each head are stored rotated by the Walsh-Hadamard transform (HadamardHeads), which spreads what
+  // few features have over many: int4 loses less where some are much larger than the others. Attention turns queries
+  // likewise and its sums of values back; Read gives what is stored, the turned rows. With values in keys v_dim has to
+  // be where a block of the transform of qk_dim ends. Dims up to kMaxBufferedHeadDim.
+  bool rotate = false;
 };
 
 // As a length: all committed tokens.
@@ -91,6 +96,24 @@ struct SequenceId {
 struct RopeShift {
   RopeSpec rope;
   int64_t first_feature = 0;
+};
+
+// What becomes of keys on their way into a cache, for models whose keys come as their linear layers made them. Keys are
+// copied, their tensor stays as it is; what is stored has the bits of RmsNormHeads and ApplyRope on the tensor, in its
+// element type, followed by a plain Write.
+struct KeyTransform {
+  // First, if wanted: RmsNormHeads of all features.
+  bool norm = false;
+  const float* norm_weight = nullptr;  // [qk_dim]; null: all ones
+  float norm_epsilon = 1e-6f;
+  // Then, if rope.rotary_dim > 0: ApplyRope on features [first_feature, first_feature + rotary_dim).
+  RopeShift rope;
+  // [k.num_tokens] where each token stands; null: where its sequence puts it, which pages of the caller's do not know.
+  const int64_t* positions = nullptr;
+  // [k.num_tokens][rotary_dim / 2] as RopeAngles gives them, in place of positions, for callers that have them already:
+  // the same for all layers and for queries. Both or none.
+  const float* cos = nullptr;
+  const float* sin = nullptr;
 };
 
 // What one sequence holds of the cache's memory, in all layer groups.
@@ -180,6 +203,12 @@ class KVCache {
   Status Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
                int64_t begin = 0, int64_t batch = 0) noexcept;
 
+  // The same after a transform of the keys, which is left as it was. Errors: also those of RmsNormHeads, RopeAngles and
+  // ApplyRope, InvalidArgument (features past qk_dim, one of cos and sin), Unsupported (qk_dim beyond
+  // kMaxBufferedHeadDim); nothing is written then. Allocation: none. Stack: about 50 KB.
+  Status Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
+               const KeyTransform& transform, int64_t begin = 0, int64_t batch = 0) noexcept;
+
   // length += n; the rest of the reservation stays, with positions counted from the new length. Errors: NotFound,
   // OutOfRange (n negative or more than reserved), FailedPrecondition (one of the n tokens was not written in every
   // layer: names both; nothing changed). Allocation: none.
@@ -199,6 +228,8 @@ class KVCache {
   // Reserve, Write and Commit in one, for a cache with one layer. All or nothing.
   // Errors: those of the three; FailedPrecondition when the cache has more than one layer.
   Status Append(SequenceId sequence, const ConstTensorView& k, const ConstTensorView& v) noexcept;
+  Status Append(SequenceId sequence, const ConstTensorView& k, const ConstTensorView& v,
+                const KeyTransform& transform) noexcept;
 
   // Rolls back to `length` <= the committed length, drops any reservation and gives back pages that hold nothing any
   // more. Errors: NotFound, OutOfRange, FailedPrecondition (a group with a window keeps too little for that length:
@@ -229,8 +260,8 @@ class KVCache {
   Result<SequenceId> ForkPrefix(const int32_t* ids, int64_t n, int64_t* matched) noexcept;
 
   // Reads committed tokens [begin, begin + k.num_tokens) of `layer` back as rows, exactly as stored, into batch entry 0
-  // of f32 views. Errors: NotFound, OutOfRange, FailedPrecondition (tokens that the layer's window has passed),
-  // InvalidArgument, Unsupported. Allocation: none.
+  // of views of f32, or of the 16-bit type that is stored. Errors: NotFound, OutOfRange, FailedPrecondition (tokens
+  // that the layer's window has passed), InvalidArgument, Unsupported. Allocation: none.
   Status Read(SequenceId sequence, int64_t layer, int64_t begin, const TensorView& k,
               const TensorView& v) const noexcept;
 

@@ -123,6 +123,15 @@ Status RopeAnglesFrom(const RopeSpec& spec, int64_t first_position, int64_t n, f
 // none. Threads: any.
 Status ApplyRope(const RopeSpec& spec, const float* cos, const float* sin, const TensorView& x) noexcept;
 
+// Each head x[b][t][h][:] of `x`, in place: the Walsh-Hadamard transform, normalised, so that it is a rotation and its
+// own inverse but for rounding. It takes heads of any dim as blocks, the largest power of two that is left at a time
+// (80 = 64 + 16), each transformed for itself: of n features feature i becomes 1 / sqrt(n) times the sum of
+// (-1)^popcount(i & j) x[j]. In f32: sums in steps of 1, 2, 4, ... n / 2, then one product; the same bits on every
+// target. 16-bit types are widened before and rounded to nearest even after. What KVCacheSpec::rotate does to keys and
+// values. Errors: InvalidArgument (a view that cannot be written), Unsupported (dim beyond kMaxBufferedHeadDim, unless
+// x is f32 with dim_stride 1). Allocation: none. Threads: any.
+Status HadamardHeads(const TensorView& x) noexcept;
+
 // The standard slopes of ALiBi (Press et al. 2022), positive. For a power of two n: slope h = 2^(-8 (h + 1) / n). For
 // other head counts: those of the largest power of two n below, then every other one of those of 2 n, from the first
 // on. Each is the f32 next to the true value, from our own code.

@@ -144,6 +144,7 @@ class ItemRunner {
                                                 (sequence_.q_begin + token) * q.token_stride + head * q.head_stride);
         kernels_.elementwise.scale(row, q.dtype, q.dim_stride, problem_.scale, problem_.qk_dim,
                                    slot_.q + r * problem_.q_pitch);
+        if (problem_.rotate) kernels_.hadamard(slot_.q + r * problem_.q_pitch, problem_.qk_dim);
       }
       slot_.keys[r] = visible;
       if (args_.alibi_slopes != nullptr) {

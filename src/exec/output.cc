@@ -57,6 +57,14 @@ void FoldSinks(const RunContext& run, const RowBlock& block, const Slot& slot, c
   run.plan.kernels().softmax.fold(args);
 }
 
+// Sums of rotated values, turned back. The o of an empty state was perhaps never written, and is not looked at.
+void RotateBack(const RunContext& run, const RowBlock& block, const State& state) {
+  const Problem& problem = run.plan.problem();
+  for (int64_t r = 0; r < block.num_rows; ++r) {
+    if (state.l[r] != 0.0f) run.plan.kernels().hadamard(state.o + r * problem.o_pitch, problem.v_dim);
+  }
+}
+
 float Canonical(float x) { return x == x ? x : kNaN; }
 
 void WriteStates(const RunContext& run, const RowBlock& block, const State& state) {
@@ -132,6 +140,7 @@ void Fold(const RunContext& run, int64_t num_rows, const State& a, const State& 
 
 void Finish(const RunContext& run, const RowBlock& block, const Slot& slot, const State& state) {
   if (run.args.sinks != nullptr) FoldSinks(run, block, slot, state);
+  if (run.plan.problem().rotate) RotateBack(run, block, state);
   if (run.args.state.m.data != nullptr) WriteStates(run, block, state);
   if (run.args.out.data != nullptr || run.args.lse.data != nullptr) WriteOutputs(run, block, slot, state);
 }

@@ -250,10 +250,10 @@ struct RegisterBlock {
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
 struct KernelTable {
   const char* target;
-  const char*
-      compiled_for[kNumDTypes + 4];  // of all translation units: kv by DType, rows, softmax, elementwise, linear
-  int vector_bytes;                  // of this target on this machine
-  KvKernels kv[kNumDTypes];          // by DType of the stored keys or values
+  const char* compiled_for[kNumDTypes + 5];  // of all translation units: kv by DType, rows, softmax, elementwise,
+                                             // linear, hadamard
+  int vector_bytes;          // of this target on this machine
+  KvKernels kv[kNumDTypes];  // by DType of the stored keys or values
   void (*k_to_v_tile)(const KToVTileArgs&) noexcept;
   void (*qk_rows)(const QkRowsArgs&) noexcept;
   void (*pv_rows)(const PvRowsArgs&) noexcept;
@@ -262,6 +262,8 @@ struct KernelTable {
   void (*linear_f32)(const LinearArgs&) noexcept;
   // The largest block of a call with so many rows, at least 1; for plans to be explained.
   RegisterBlock (*register_block)(int64_t rows) noexcept;
+  // x[0, n) in place, by the normalised Walsh-Hadamard transform in blocks (hadamard.cc). Its own inverse.
+  void (*hadamard)(float* x, int64_t n) noexcept;
 };
 
 // The table of the active target; chosen on first use. Never null. Threads: any.

@@ -42,18 +42,21 @@ KernelTable MakeTable(int64_t target) {
   const SoftmaxKernels softmax = Softmax(target);
   const ElementwiseKernels elementwise = Elementwise(target);
   const LinearKernels linear = Linear(target);
-  return {hwy::TargetName(target),
-          {f32.compiled_for, f16.compiled_for, bf16.compiled_for, int8.compiled_for, fp8.compiled_for,
-           int4.compiled_for, rows.compiled_for, softmax.compiled_for, elementwise.compiled_for, linear.compiled_for},
-          linear.vector_bytes,
-          {f32, f16, bf16, int8, fp8, int4},
-          KToVTile(target),
-          rows.qk,
-          rows.pv,
-          softmax,
-          elementwise,
-          linear.f32,
-          linear.register_block};
+  const HadamardKernels hadamard = Hadamard(target);
+  return {
+      hwy::TargetName(target),
+      {f32.compiled_for, f16.compiled_for, bf16.compiled_for, int8.compiled_for, fp8.compiled_for, int4.compiled_for,
+       rows.compiled_for, softmax.compiled_for, elementwise.compiled_for, linear.compiled_for, hadamard.compiled_for},
+      linear.vector_bytes,
+      {f32, f16, bf16, int8, fp8, int4},
+      KToVTile(target),
+      rows.qk,
+      rows.pv,
+      softmax,
+      elementwise,
+      linear.f32,
+      linear.register_block,
+      hadamard.row};
 }
 
 const KernelTable* Find(Registry& registry, const char* name) {

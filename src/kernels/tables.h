@@ -31,6 +31,11 @@ struct LinearKernels {
   const char* compiled_for;
 };
 LinearKernels Linear(int64_t target);
+struct HadamardKernels {
+  void (*row)(float* x, int64_t n) noexcept;
+  const char* compiled_for;
+};
+HadamardKernels Hadamard(int64_t target);
 
 }  // namespace headlane::internal
 

@@ -40,7 +40,11 @@ Result<KVSequenceUsage> KVCache::SequenceUsage(SequenceId sequence) const noexce
 Status KVCache::Reserve(SequenceId sequence, int64_t n) noexcept { return impl_->Reserve(sequence, n); }
 Status KVCache::Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
                       int64_t begin, int64_t batch) noexcept {
-  return impl_->Write(sequence, layer, k, v, begin, batch);
+  return impl_->Write(sequence, layer, k, v, nullptr, begin, batch);
+}
+Status KVCache::Write(SequenceId sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
+                      const KeyTransform& transform, int64_t begin, int64_t batch) noexcept {
+  return impl_->Write(sequence, layer, k, v, &transform, begin, batch);
 }
 Status KVCache::Commit(SequenceId sequence, int64_t n) noexcept { return impl_->Commit(sequence, n); }
 Status KVCache::CommitPath(SequenceId sequence, const int64_t* accepted, int64_t n) noexcept {
@@ -48,7 +52,11 @@ Status KVCache::CommitPath(SequenceId sequence, const int64_t* accepted, int64_t
 }
 Status KVCache::Abandon(SequenceId sequence) noexcept { return impl_->Abandon(sequence); }
 Status KVCache::Append(SequenceId sequence, const ConstTensorView& k, const ConstTensorView& v) noexcept {
-  return impl_->Append(sequence, k, v);
+  return impl_->Append(sequence, k, v, nullptr);
+}
+Status KVCache::Append(SequenceId sequence, const ConstTensorView& k, const ConstTensorView& v,
+                       const KeyTransform& transform) noexcept {
+  return impl_->Append(sequence, k, v, &transform);
 }
 Status KVCache::Truncate(SequenceId sequence, int64_t length) noexcept { return impl_->Truncate(sequence, length); }
 Status KVCache::Remove(SequenceId sequence, int64_t begin, int64_t end, std::span<const RopeShift> shifts) noexcept {

@@ -22,6 +22,7 @@
 #include "kv/tile_marks.h"
 
 namespace headlane::internal {
+#include "kv/tile_rows.h"
 
 // The error of every call that names a sequence which does not live in the cache.
 Status NoSequence(SequenceId id) noexcept;
@@ -43,12 +44,14 @@ class KVCacheImpl {
   Result<int64_t> Length(SequenceId id) const noexcept;
   Result<KVSequenceUsage> SequenceUsage(SequenceId id) const noexcept;
   Status Reserve(SequenceId id, int64_t n) noexcept;
-  Status Write(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v, int64_t begin,
-               int64_t batch) noexcept;
+  // `transform` may be null, here and in Append.
+  Status Write(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
+               const KeyTransform* transform, int64_t begin, int64_t batch) noexcept;
   Status Commit(SequenceId id, int64_t n) noexcept;
   Status CommitPath(SequenceId id, const int64_t* accepted, int64_t n) noexcept;
   Status Abandon(SequenceId id) noexcept;
-  Status Append(SequenceId id, const ConstTensorView& k, const ConstTensorView& v) noexcept;
+  Status Append(SequenceId id, const ConstTensorView& k, const ConstTensorView& v,
+                const KeyTransform* transform) noexcept;
   Status Truncate(SequenceId id, int64_t length) noexcept;
   Status Remove(SequenceId id, int64_t begin, int64_t end, std::span<const RopeShift> shifts) noexcept;
   Status SetTokens(SequenceId id, const int32_t* ids, int64_t n, int64_t begin) noexcept;
@@ -99,10 +102,10 @@ class KVCacheImpl {
   Status Allocate() noexcept;
   // Everything about a Write but its reach into the reservation, so that Append can ask before it reserves.
   Status CheckRows(SequenceId id, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
-                   int64_t batch) const noexcept;
+                   const KeyTransform* transform, int64_t batch) const noexcept;
   // Requires: checked.
   void WriteRows(const Sequence& sequence, int64_t layer, const ConstTensorView& k, const ConstTensorView& v,
-                 int64_t begin, int64_t batch) noexcept;
+                 const KeyTransform* transform, int64_t begin, int64_t batch) noexcept;
   // Ok when the first n tokens behind the committed length are written in every layer. Requires: n <= reserved. Errors:
   // FailedPrecondition.
   Status CheckWritten(SequenceId id, const Sequence& sequence, int64_t n) const noexcept;
@@ -124,8 +127,10 @@ class KVCacheImpl {
   // Copies token `from` of the sequence over token `to`, in one layer. Requires: the page of `to` is not shared, and
   // `from` is written.
   void CopyToken(const Sequence& sequence, int64_t layer, int64_t from, int64_t to) noexcept;
-  // The key in a slot of a K tile, as f32.
-  void ReadKey(const std::byte* k_tile, int64_t slot, float* row, int64_t dim_stride) const noexcept;
+  // How rows become tiles.
+  TileFormat tile_format() const noexcept {
+    return {spec_.k_dtype, spec_.v_dtype, spec_.qk_dim, spec_.v_dim, spec_.values_in_keys, k_kernels_, v_kernels_};
+  }
   // What Remove refuses of its rotations.
   Status CheckShifts(SequenceId id, int64_t n, std::span<const RopeShift> shifts) noexcept;
   // Puts the rotation by -n positions into the scratch. Errors: as RopeAngles.

@@ -5,6 +5,7 @@
 
 #include "base/checked_math.h"
 #include "base/tile_layout.h"
+#include "kv/row_feed.h"
 
 namespace headlane::internal {
 namespace {
@@ -46,6 +47,9 @@ Status CheckSpec(const KVCacheSpec& spec) {
   }
   if (spec.max_sequences > kMaxSequences) return FieldError("max_sequences", spec.max_sequences, "at most 1048576");
   HEADLANE_RETURN_IF_ERROR(CheckDType("k_dtype", spec.k_dtype));
+  if (spec.rotate) {
+    HEADLANE_RETURN_IF_ERROR(CheckRotation("KVCacheSpec", spec.qk_dim, spec.v_dim, spec.values_in_keys));
+  }
   if (!spec.values_in_keys) return CheckDType("v_dtype", spec.v_dtype);
   if (spec.v_dim <= spec.qk_dim) return OkStatus();
   return MakeStatus(StatusCode::kInvalidArgument, "KVCacheSpec: v_dim is %lld, values in keys have at most qk_dim %lld",

@@ -59,12 +59,20 @@ void KVCacheImpl::TurnKey(int64_t layer, int64_t page, const TokenPlace& place, 
   float* const row = key_scratch_.as<float>() + 2 * spec_.qk_dim;
   for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
     std::byte* const tile = addressing_.KTile(layer, page, head, place.tile);
-    ReadKey(tile, place.slot, row, 1);
+    tile_format().ReadKey(tile, place.slot, DType::kF32, row, 1);
+    // Features that are values keep their bits; they are blocks of the rotation of their own.
+    const int64_t first = spec_.values_in_keys ? spec_.v_dim : 0;
+    const auto rotate = [&] {
+      if (!spec_.rotate) return;
+      InDefaultFpEnvironment([&] { ActiveKernels().hadamard(row + first, spec_.qk_dim - first); });
+    };
+    rotate();
     const Status turned =
         ApplyRope(shift.rope, cos, cos + spec_.qk_dim,
                   TokensHeadsDim(row + shift.first_feature, 1, 1, spec_.qk_dim - shift.first_feature));
     HEADLANE_DCHECK(turned.ok());
     (void)turned;
+    rotate();
     PackTileArgs pack{};
     pack.rows = reinterpret_cast<const std::byte*>(row);
     pack.rows_dtype = DType::kF32;

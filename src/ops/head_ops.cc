@@ -1,4 +1,4 @@
-// The operators of ops.h on tensors of heads: ApplyRope and RmsNormHeads.
+// The operators of ops.h on tensors of heads: ApplyRope, RmsNormHeads and HadamardHeads.
 //
 // Separate from the operators on rows because of strides and 16-bit types: what the kernels can't take as it lies is
 // copied, widened to f32, into a small array on the stack, and rounded back from there.
@@ -153,6 +153,28 @@ Status RmsNormHeads(const float* weight, float epsilon, const TensorView& x) noe
       kernels.scale(head, x.dtype, x.dim_stride, 1.0f, x.dim, wide.data());
       kernels.rms_norm(wide.data(), weight, epsilon, x.dim, wide.data());
       kernels.store(wide.data(), x.dim, x.dtype, x.dim_stride, head);
+    });
+  });
+  return OkStatus();
+}
+
+Status HadamardHeads(const TensorView& x) noexcept {
+  HEADLANE_RETURN_IF_ERROR(internal::CheckView("hadamard: x", x));
+  const bool in_place = x.dtype == DType::kF32 && x.dim_stride == 1;
+  if (!in_place && x.dim > kMaxBufferedHeadDim) {
+    return MakeStatus(StatusCode::kUnsupported,
+                      "hadamard: heads of %" PRId64 " features, more than %" PRId64
+                      ", need f32 and dim_stride 1, not %s and %" PRId64,
+                      x.dim, kMaxBufferedHeadDim, DTypeName(x.dtype), x.dim_stride);
+  }
+  const internal::KernelTable& kernels = ActiveKernels();
+  InDefaultFpEnvironment([&] {
+    alignas(64) std::array<float, kMaxBufferedHeadDim> wide;
+    ForEachHead(x, [&](char* head, int64_t) {
+      if (in_place) return kernels.hadamard(reinterpret_cast<float*>(head), x.dim);
+      kernels.elementwise.scale(head, x.dtype, x.dim_stride, 1.0f, x.dim, wide.data());
+      kernels.hadamard(wide.data(), x.dim);
+      kernels.elementwise.store(wide.data(), x.dim, x.dtype, x.dim_stride, head);
     });
   });
   return OkStatus();

@@ -43,6 +43,7 @@ Result<std::unique_ptr<PlanImpl>> PlanImpl::Create(const AttentionSpec& spec, co
       plan->cache_spec_ = cache->spec();
       plan->problem_.k_dtype = cache->spec().k_dtype;
       plan->problem_.v_dtype = cache->spec().v_dtype;
+      plan->problem_.rotate = cache->spec().rotate;
     }
     plan->SetTileBytes(cache);
     // The limit is checked again with all fields; here it only keeps an absurd size from being allocated.

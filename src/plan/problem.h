@@ -34,6 +34,7 @@ struct Problem {
   bool from_cache = false;
   int64_t cache_group = 0;
   bool values_in_keys = false;
+  bool rotate = false;          // keys and values are stored rotated: queries are turned likewise, outputs back
   DType k_dtype = DType::kF32;  // of the cache; plain tensors say theirs at run time
   DType v_dtype = DType::kF32;
 

@@ -1,6 +1,7 @@
 #include "reference/canonical_ops.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -8,6 +9,23 @@
 #include "reference/canonical_math.h"
 
 namespace headlane::reference {
+namespace {
+
+// Without the factor. n is a power of two.
+void Transform(float* x, int64_t n) {
+  if (n == 1) return;
+  const int64_t half = n / 2;
+  Transform(x, half);
+  Transform(x + half, half);
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = x[i];
+    const float b = x[half + i];
+    x[i] = a + b;
+    x[half + i] = a - b;
+  }
+}
+
+}  // namespace
 
 float CanonicalLinear(const float* x, const float* w, int64_t n, float start) {
   float y = start;
@@ -30,6 +48,16 @@ void CanonicalRope(float cos, float sin, float* even, float* odd) {
   const float o = *odd;
   *even = std::fma(e, cos, -(o * sin));
   *odd = std::fma(e, sin, o * cos);
+}
+
+void CanonicalHadamard(float* x, int64_t n) {
+  for (int64_t begin = 0; begin < n;) {
+    const int64_t size = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n - begin)));
+    Transform(x + begin, size);
+    const float factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(size)));
+    for (int64_t i = 0; i < size; ++i) x[begin + i] = x[begin + i] * factor;
+    begin += size;
+  }
 }
 
 float CanonicalLogSumExp(const float* x, int64_t n) {

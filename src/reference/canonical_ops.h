@@ -20,6 +20,11 @@ float CanonicalSiluMul(float gate, float up);
 // even' = fma(even, cos, -(odd * sin)), odd' = fma(even, sin, odd * cos)
 void CanonicalRope(float cos, float sin, float* even, float* odd);
 
+// The normalised Walsh-Hadamard transform in place, in blocks of the largest power of two that is left (80 = 64 + 16).
+// Of a block of n: its halves are transformed, without the factor, into a and b; then it is a + b followed by a - b. At
+// the end of all each number is multiplied by float(1 / sqrt(n)).
+void CanonicalHadamard(float* x, int64_t n);
+
 // m = max by comparison; 16 partial sums of exp(x - m) by index % 16, the same tree; m + ln(sum). -inf for nothing but
 // -inf.
 float CanonicalLogSumExp(const float* x, int64_t n);

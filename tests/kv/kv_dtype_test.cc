@@ -200,18 +200,33 @@ TEST(KVDType, FlagsSayWhatWasStored) {
   }
 }
 
-TEST(KVDType, ReadGivesF32Only) {
+TEST(KVDType, ReadGivesF32OrWhatIsStored) {
   KVCache cache = MakeCache(SpecOf(DType::kF16, DType::kBF16, 4, 4));
   const SequenceId id = NewSequence(cache);
-  RowsOfType rows(DType::kF16, 3, 2, 4);
+  Random random(3);
+  RowsOfType rows(DType::kF32, 3, 2, 4);
+  rows.Fill(random);
   ASSERT_TRUE(Succeeds(cache.Append(id, rows.view(), rows.view())));
-  std::vector<float> out(3 * 2 * 4, 7.0f);
-  TensorView good = TokensHeadsDim(out.data(), 3, 2, 4);
-  TensorView bad = good;
-  bad.dtype = DType::kF16;
-  EXPECT_TRUE(Fails(cache.Read(id, 0, 0, bad, good), StatusCode::kUnsupported, {"k", "f16"}));
-  EXPECT_TRUE(Fails(cache.Read(id, 0, 0, good, bad), StatusCode::kUnsupported, {"v", "f16"}));
-  EXPECT_EQ(out, std::vector<float>(out.size(), 7.0f));
+  std::vector<float> wide_k(3 * 2 * 4), wide_v(3 * 2 * 4, 7.0f);
+  std::vector<uint16_t> k(3 * 2 * 4, 7), v(3 * 2 * 4, 7);
+  const auto as = [](DType dtype, void* data) {
+    TensorView view = TokensHeadsDim(static_cast<float*>(data), 3, 2, 4);
+    view.dtype = dtype;
+    return view;
+  };
+  const TensorView f32_k = as(DType::kF32, wide_k.data()), f32_v = as(DType::kF32, wide_v.data());
+  // The other 16-bit type, or one that no tensor has.
+  EXPECT_TRUE(Fails(cache.Read(id, 0, 0, as(DType::kBF16, k.data()), f32_v), StatusCode::kUnsupported, {"k", "bf16"}));
+  EXPECT_TRUE(Fails(cache.Read(id, 0, 0, f32_k, as(DType::kF16, v.data())), StatusCode::kUnsupported, {"v", "f16"}));
+  EXPECT_FALSE(cache.Read(id, 0, 0, f32_k, as(DType::kI8, v.data())).ok());
+  EXPECT_EQ(wide_v, std::vector<float>(wide_v.size(), 7.0f));
+  EXPECT_EQ(k, std::vector<uint16_t>(k.size(), 7));
+  ASSERT_TRUE(Succeeds(cache.Read(id, 0, 0, f32_k, f32_v)));
+  ASSERT_TRUE(Succeeds(cache.Read(id, 0, 0, as(DType::kF16, k.data()), as(DType::kBF16, v.data()))));
+  for (size_t i = 0; i < k.size(); ++i) {
+    EXPECT_EQ(BitsOf(F16ToF32(k[i])), BitsOf(wide_k[i])) << i;
+    EXPECT_EQ(BitsOf(BF16ToF32(v[i])), BitsOf(wide_v[i])) << i;
+  }
 }
 
 KVCacheSpec LatentSpec(DType dtype, int64_t qk_dim, int64_t v_dim) {
