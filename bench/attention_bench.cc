@@ -7,6 +7,7 @@ namespace headlane::bench {
 namespace {
 
 constexpr DType kSixteenBits[] = {DType::kF16, DType::kBF16};
+constexpr DType kQuantized[] = {DType::kI8, DType::kF8E4M3, DType::kI4};
 
 Requirement PrefillRequirement(const ModelShape& model, int64_t length, DType dtype) {
   if (dtype != DType::kF32) return length == 2048 ? Requirement::kPrefill16Bit : Requirement::kNone;
@@ -45,6 +46,12 @@ void RegisterPrefill(AttentionRegistrar& registrar) {
       llama ? registrar.AddBaselines(task) : registrar.Add(task, kOneDnn);
       registrar.Add(task, kCache);
       registrar.Add(task, kPlain);
+    }
+    if (!IsAnyOf(model, {"llama-3-8b", "llama-2-7b"})) continue;
+    for (const DType dtype : kQuantized) {
+      AttentionTask task = PrefillTask(model, 2048, dtype);
+      task.requirement = Requirement::kPrefillQuantized;
+      registrar.Add(task, kCache);
     }
   }
 }
@@ -101,6 +108,15 @@ void RegisterDecode(AttentionRegistrar& registrar) {
           registrar.Add(task, kOneDnn);
         }
         AddDecode(registrar, task);
+      }
+      if (!IsAnyOf(model, {"llama-3-8b", "llama-2-7b"}) || size.batch != 1) continue;
+      const std::string f16 = CaseName(DecodeTask(model, size.batch, size.kv_len, DType::kF16), kCache);
+      for (const DType dtype : kQuantized) {
+        AttentionTask task = DecodeTask(model, size.batch, size.kv_len, dtype);
+        task.quick = size.kv_len == 4096 && dtype == DType::kI8;
+        task.requirement = DecodeRequirement(task.shape, false);
+        task.reference = f16;
+        registrar.Add(task, kCache);
       }
     }
   }

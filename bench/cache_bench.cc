@@ -1,6 +1,8 @@
-// Appending to the cache: what a decode step and a chunk of a prompt write, over all layers of a model.
+// The cache beside attention: what a decode step and a chunk of a prompt append, over all layers of a model, and what
+// forking a long sequence takes.
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "bench/session.h"
 #include "bench/source.h"
@@ -87,9 +89,58 @@ void RunCase(Session& session, benchmark::State& state, const Case& entry, const
   if (seconds > 0) state.counters[kGbytes] = KvBytes({model, num_layers, 1, num_tokens}) / seconds / 1e9;
 }
 
+// One sequence of 65536 tokens, and room for the fork: page ids are copied, tokens are not.
+struct ForkInputs {
+  std::optional<KVCache> cache;
+  SequenceId sequence;
+};
+constexpr int64_t kForkTokens = 65536;
+
+Result<std::unique_ptr<ForkInputs>> MakeForkInputs() {
+  auto inputs = std::make_unique<ForkInputs>();
+  KVCacheSpec spec;
+  spec.num_kv_heads = 1;
+  spec.qk_dim = spec.v_dim = 16;  // no token is touched
+  spec.max_tokens = kForkTokens;
+  spec.max_sequences = 2;
+  HEADLANE_ASSIGN_OR_RETURN(KVCache cache, KVCache::Create(spec));
+  HEADLANE_ASSIGN_OR_RETURN(inputs->sequence, cache.CreateSequence());
+  HEADLANE_RETURN_IF_ERROR(cache.Reserve(inputs->sequence, kForkTokens));
+  HEADLANE_RETURN_IF_ERROR(cache.Commit(inputs->sequence, kForkTokens));
+  inputs->cache.emplace(std::move(cache));
+  return inputs;
+}
+
+Status ForkAndDrop(ForkInputs& inputs) {
+  HEADLANE_ASSIGN_OR_RETURN(const SequenceId fork, inputs.cache->Fork(inputs.sequence));
+  return inputs.cache->DropSequence(fork);
+}
+
+void RunFork(Session& session, benchmark::State& state, const Case& entry) {
+  auto inputs = session.GetInputs<ForkInputs>(entry.name, [] { return MakeForkInputs(); });
+  if (!inputs.ok()) {
+    Session::Fail(state, inputs.status());
+    return;
+  }
+  session.Time(state, entry, [&] { return ForkAndDrop(**inputs); });
+}
+
+void RegisterFork(Session& session) {
+  Case entry;
+  entry.name = "fork/65536/threads:1";
+  entry.task = entry.series = entry.name;
+  entry.variant = "cache";
+  entry.length = kForkTokens;
+  entry.requirement = Requirement::kFork;
+  session.Register(
+      entry, {.quick = true, .targets = true},
+      [&session](benchmark::State& state, const Case& registered) { RunFork(session, state, registered); });
+}
+
 }  // namespace
 
 void RegisterCache(Session& session) {
+  RegisterFork(session);
   for (const CacheModel& cache_model : kModels) {
     const ModelShape& model = *FindModelShape(cache_model.name);
     for (const int64_t num_tokens : {1, 16, 512}) {
@@ -98,7 +149,14 @@ void RegisterCache(Session& session) {
       entry.task = entry.series = entry.name;
       entry.variant = "cache";
       entry.length = num_tokens;
-      session.Register(entry, /*quick=*/num_tokens == 1, /*once=*/false,
+      const bool step = num_tokens == 1;
+      if (step) {
+        entry.reference = std::string("decode/") + model.name +
+                          "/4096/b1/cache/threads:" + std::to_string(session.options().threads.front());
+        entry.reference_times = static_cast<double>(cache_model.num_layers);
+        if (std::string_view(model.name) == "llama-3-8b") entry.requirement = Requirement::kAppend;
+      }
+      session.Register(entry, {.quick = step, .targets = step},
                        [&session, &model, num_tokens, num_layers = cache_model.num_layers](benchmark::State& state,
                                                                                            const Case& registered) {
                          RunCase(session, state, registered, model, num_layers, num_tokens);

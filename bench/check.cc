@@ -7,6 +7,7 @@
 #include "headlane/attention.h"
 #include "reference/error_bound.h"
 #include "reference/oracle.h"
+#include "reference/quantize.h"
 
 namespace headlane::bench {
 namespace {
@@ -18,6 +19,19 @@ std::set<int64_t> Clip(std::initializer_list<int64_t> wanted, int64_t n) {
     if (i >= 0 && i < n) indices.insert(i);
   }
   return indices;
+}
+
+// Appends a row as the cache holds it.
+void AppendStored(DType dtype, const float* row, int64_t dim, std::vector<float>& out) {
+  if (!IsQuantized(dtype)) {
+    out.insert(out.end(), row, row + dim);
+    return;
+  }
+  const auto type = dtype == DType::kI8       ? reference::QuantizedType::kI8
+                    : dtype == DType::kF8E4M3 ? reference::QuantizedType::kF8E4M3
+                                              : reference::QuantizedType::kI4;
+  const std::vector<float> stored = reference::Dequantize(type, reference::Quantize(type, row, dim));
+  out.insert(out.end(), stored.begin(), stored.end());
 }
 
 // One row of one head, with its keys and values gathered into dense arrays, is a problem that the oracle solves
@@ -32,10 +46,8 @@ Status CheckRow(const Source& source, const AttentionRunner& runner, int64_t cop
   const int64_t kv_head = head / shape.group();
   std::vector<float> k, v;
   for (int64_t t = first; t < first + num_keys; ++t) {
-    const float* key = source.Key(copy, sequence, t) + kv_head * model.qk_dim;
-    const float* value = source.Value(copy, sequence, t, kv_head);
-    k.insert(k.end(), key, key + model.qk_dim);
-    v.insert(v.end(), value, value + model.v_dim);
+    AppendStored(shape.dtype, source.Key(copy, sequence, t) + kv_head * model.qk_dim, model.qk_dim, k);
+    AppendStored(shape.dtype, source.Value(copy, sequence, t, kv_head), model.v_dim, v);
   }
   reference::Problem problem;
   problem.qk_dim = model.qk_dim;

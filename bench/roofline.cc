@@ -21,11 +21,26 @@ double FlopsOfPairs(const AttentionShape& shape, double pairs_per_head) {
          static_cast<double>(model.num_q_heads * shape.num_sequences);
 }
 
+// A key or value of one head, by the formats' definitions (kv_cache.h), scales included.
+double StoredRowBytes(DType dtype, int64_t dim) {
+  const double features = static_cast<double>(dim);
+  switch (dtype) {
+    case DType::kI8:
+    case DType::kF8E4M3:
+      return features + 4;
+    case DType::kI4:
+      return features / 2 + 2 * std::ceil(features / 32);
+    default:
+      return features * static_cast<double>(DTypeBytes(dtype));
+  }
+}
+
 double BytesOfKeys(const AttentionShape& shape, int64_t num_keys) {
   const ModelShape& model = shape.model;
-  const int64_t features = model.values_in_keys ? model.qk_dim : model.qk_dim + model.v_dim;
+  const double row_bytes =
+      StoredRowBytes(shape.dtype, model.qk_dim) + (model.values_in_keys ? 0 : StoredRowBytes(shape.dtype, model.v_dim));
   return static_cast<double>(shape.num_sequences) * static_cast<double>(num_keys) *
-         static_cast<double>(model.num_kv_heads * features) * static_cast<double>(DTypeBytes(shape.dtype));
+         static_cast<double>(model.num_kv_heads) * row_bytes;
 }
 
 }  // namespace

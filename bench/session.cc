@@ -144,7 +144,7 @@ double Session::Time(benchmark::State& state, const Case& entry, const std::func
   // The naive loops have one thread, whatever they are compared with.
   versus(entry.task.substr(0, entry.task.rfind("/threads:")) + "/threads:1", "naive", kVersusNaive);
   if (const auto found = seconds_by_name_.find(entry.reference); found != seconds_by_name_.end()) {
-    state.counters[kTimesReference] = seconds / Median(found->second);
+    state.counters[kTimesReference] = seconds / (entry.reference_times * Median(found->second));
   }
   seconds_[{entry.task, entry.variant}].push_back(seconds);
   seconds_by_name_[entry.name].push_back(seconds);

@@ -34,6 +34,7 @@ struct Case {
   Work work = {};  // zeros: no limit to compare with
   Requirement requirement = Requirement::kNone;
   std::string reference = {};  // name of the case whose time is the unit of kTimesReference
+  double reference_times = 1;  // or so many times that
 };
 bool IsBaseline(const Case& entry);
 

@@ -37,7 +37,8 @@ Source::Source(const AttentionShape& shape) : shape_(shape) {
   const ModelShape& model = shape.model;
   const int64_t chunk_floats = kChunkTokens * model.num_kv_heads * std::max(model.qk_dim, model.v_dim);
   pool_ = RandomFloats(std::max(kPoolFloats, 2 * chunk_floats), 1);
-  if (shape.dtype != DType::kF32) {
+  // Of quantised types a number is known with its whole row only: the pool keeps what is to be quantised.
+  if (shape.dtype == DType::kF16 || shape.dtype == DType::kBF16) {
     const bool half = shape.dtype == DType::kF16;
     stored_pool_.resize(pool_.size());
     for (size_t i = 0; i < pool_.size(); ++i) {

@@ -3,7 +3,7 @@
 // Every implementation fills its own storage from here, and the check looks up here what it should have computed with.
 // Values come from a pool of random numbers, chunk by chunk from different places of it, so that hundreds of megabytes
 // are made at the speed of copying and no two copies are alike. They are rounded to the element type that is stored, so
-// that the reference has the same ones.
+// that the reference has the same ones; those that a cache quantises are as they are before it does.
 #ifndef HEADLANE_BENCH_SOURCE_H_
 #define HEADLANE_BENCH_SOURCE_H_
 

@@ -76,14 +76,21 @@ TableReporter::Verdict TableReporter::Judge(const std::string& name, const Line&
   if (entry.requirement == Requirement::kNone) return verdict;
   verdict.requirement = entry.requirement;
   const RequirementRow& row = RowOf(entry.requirement);
-  if (row.most_ratio > 0) {
+  const bool ran = line.error.empty();
+  const double ratio = ran ? MedianOf(line.counters, kTimesReference) : 0;
+  const bool ratio_holds = ratio > 0 && ratio <= row.most_ratio;
+  if (row.least_percent > 0) {
+    verdict.required = ran ? MedianOf(line.counters, kPercentRequired) : row.least_percent;
+    if (ran) verdict.reached = MedianOf(line.counters, kPercentOfLimit);
+    verdict.passed = verdict.reached >= verdict.required && (row.most_ratio == 0 || ratio_holds);
+  } else if (row.most_ratio > 0) {
     verdict.required = row.most_ratio;
-    if (line.error.empty()) verdict.reached = MedianOf(line.counters, kTimesReference);
-    verdict.passed = verdict.reached > 0 && verdict.reached <= verdict.required;
+    verdict.reached = ratio;
+    verdict.passed = ratio_holds;
   } else {
-    verdict.required = line.error.empty() ? MedianOf(line.counters, kPercentRequired) : row.least_percent;
-    if (line.error.empty()) verdict.reached = MedianOf(line.counters, kPercentOfLimit);
-    verdict.passed = verdict.reached >= verdict.required;
+    verdict.required = row.most_microseconds;
+    if (ran) verdict.reached = 1e3 * Median(line.milliseconds);
+    verdict.passed = ran && verdict.reached <= verdict.required;
   }
   return verdict;
 }
@@ -134,7 +141,7 @@ void TableReporter::PrintLine(const std::string& name, const Line& line) {
   if (const double share = MedianOf(line.counters, kPercentOfRun); share > 0) add(Number(share, 3) + "% of a run");
   if (const double naive = MedianOf(line.counters, kVersusNaive); naive > 0) add(Number(naive, 0) + "x naive");
   if (const double times = MedianOf(line.counters, kTimesReference); times > 0) {
-    add(Number(times, 2) + " times " + Distinct(session_.cases().at(name).reference, name));
+    add(Number(times, times < 0.1 ? 4 : 2) + " times " + Distinct(session_.cases().at(name).reference, name));
   }
   if (!line.label.empty()) add(line.label);
   if (MedianOf(line.counters, kCpuShare) < kLeastCpuShare) {
@@ -207,15 +214,16 @@ void TableReporter::PrintRequirements() {
       if (verdict.reached > 0) reached.push_back(verdict.reached);
     }
     if (num_cases == 0) continue;
-    const bool ratio = row.most_ratio > 0;
-    const int decimals = ratio ? 2 : 0;
+    const bool percent = row.least_percent > 0;
+    const char* const unit = percent ? " %" : row.most_microseconds > 0 ? " us" : "";
+    const int decimals = percent ? 0 : row.most_microseconds > 0 ? 1 : row.most_ratio < 0.1 ? 4 : 2;
     std::string range = "-";
     if (!reached.empty()) {
-      range = Number(Minimum(reached), decimals) + " .. " + Number(Maximum(reached), decimals) + (ratio ? "" : " %");
+      range = Number(Minimum(reached), decimals) + " .. " + Number(Maximum(reached), decimals) + unit;
     }
     std::printf("%-66s %9s  %-17s %d of %d  %s\n", row.work,
-                ((ratio ? "<= " : ">= ") + Number(required, decimals) + (ratio ? "" : " %")).c_str(), range.c_str(),
-                num_passed, num_cases, num_passed == num_cases ? "PASS" : "MISS");
+                ((percent ? ">= " : "<= ") + Number(required, decimals) + unit).c_str(), range.c_str(), num_passed,
+                num_cases, num_passed == num_cases ? "PASS" : "MISS");
   }
   for (const auto& [name, verdict] : verdicts_) {
     if (verdict.passed) continue;

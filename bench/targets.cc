@@ -11,6 +11,11 @@ const RequirementRow& RowOf(Requirement requirement) {
 }
 
 Requirement DecodeRequirement(const AttentionShape& shape, bool plain) {
+  if (shape.dtype == DType::kI8) {
+    return shape.group() == 1 ? Requirement::kDecodeInt8 : Requirement::kDecodeBalancedInt8;
+  }
+  if (shape.dtype == DType::kF8E4M3) return Requirement::kDecodeFp8;
+  if (shape.dtype == DType::kI4) return Requirement::kDecodeInt4;
   const bool memory = shape.group() == 1 || (shape.group() <= 4 && shape.dtype == DType::kF32);
   if (plain) return memory ? Requirement::kDecodePlain : Requirement::kDecodeBalancedPlain;
   return memory ? Requirement::kDecode : Requirement::kDecodeBalanced;

@@ -23,13 +23,21 @@ enum class Requirement {
   kRows,
   kWindow,
   kScaling,
+  kDecodeInt8,
+  kDecodeBalancedInt8,
+  kDecodeFp8,
+  kDecodeInt4,
+  kPrefillQuantized,
+  kAppend,
+  kFork,
 };
 
 struct RequirementRow {
   Requirement requirement;
-  const char* work;      // for the report
-  double least_percent;  // of the roofline, with AVX2; 0: not judged by it
-  double most_ratio;     // of two times; 0: not judged by it
+  const char* work;            // for the report
+  double least_percent;        // of the roofline, with AVX2; 0: not judged by it
+  double most_ratio;           // of two times; 0: not judged by it. With both, both must hold
+  double most_microseconds{};  // 0: not judged by it
 };
 
 inline constexpr RequirementRow kRequirements[] = {
@@ -45,11 +53,20 @@ inline constexpr RequirementRow kRequirements[] = {
     {Requirement::kRows, "2 to 32 query rows on 4096 keys", 70, 0},
     {Requirement::kWindow, "window of 1024 on 65536 keys, time over that of 1024 keys", 0, 1.3},
     {Requirement::kScaling, "prefill, time / tokens^2 up to 8192, over that of 512", 0, 1.05},
+    {Requirement::kDecodeInt8, "decode, int8, 32/32, and no slower than f16", 80, 1},
+    {Requirement::kDecodeBalancedInt8, "decode, int8, grouped heads, and no slower than f16", 65, 1},
+    {Requirement::kDecodeFp8, "decode, fp8, and no slower than f16", 60, 1},
+    {Requirement::kDecodeInt4, "decode, int4, and no slower than f16", 55, 1},
+    {Requirement::kPrefillQuantized, "prefill of 2048 tokens, int8, fp8 and int4 keys and values", 70, 0},
+    {Requirement::kAppend, "append of a token to all layers over their attention at 4096 keys", 0, 0.02},
+    {Requirement::kFork, "fork of a sequence of 65536 tokens", 0, 0, 50},
 };
 
 // Requires: not kNone.
 const RequirementRow& RowOf(Requirement requirement);
 
+// Quantised types, whose conversions weigh: by type, int8 by its heads too.
+//
 // Bound by memory: the multiply-adds of all query heads of a group take less than half the time of reading; so counted
 // for AVX2, that is up to a group of 4 with f32, and of 1 with the conversions that 16 bits need.
 Requirement DecodeRequirement(const AttentionShape& shape, bool plain);
