@@ -100,13 +100,14 @@ Result<std::unique_ptr<ForkInputs>> MakeForkInputs() {
   auto inputs = std::make_unique<ForkInputs>();
   KVCacheSpec spec;
   spec.num_kv_heads = 1;
-  spec.qk_dim = spec.v_dim = 16;  // no token is touched
+  spec.qk_dim = spec.v_dim = 16;  // forking touches no token
   spec.max_tokens = kForkTokens;
   spec.max_sequences = 2;
   HEADLANE_ASSIGN_OR_RETURN(KVCache cache, KVCache::Create(spec));
   HEADLANE_ASSIGN_OR_RETURN(inputs->sequence, cache.CreateSequence());
-  HEADLANE_RETURN_IF_ERROR(cache.Reserve(inputs->sequence, kForkTokens));
-  HEADLANE_RETURN_IF_ERROR(cache.Commit(inputs->sequence, kForkTokens));
+  const std::vector<float> rows = RandomFloats(kForkTokens * spec.qk_dim, 7);
+  const ConstTensorView view = TokensHeadsDim(rows.data(), kForkTokens, spec.num_kv_heads, spec.qk_dim);
+  HEADLANE_RETURN_IF_ERROR(cache.Append(inputs->sequence, view, view));
   inputs->cache.emplace(std::move(cache));
   return inputs;
 }
