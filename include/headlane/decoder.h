@@ -173,6 +173,7 @@ struct SessionMemory {
 struct LayerRows {
   int64_t layer = 0;
   std::span<const int64_t> positions;  // [tokens]
+  float scale = 0;                     // of the scores
   const float* q = nullptr;            // [tokens][num_q_heads][qk_dim]
   const float* k = nullptr;            // [tokens][num_kv_heads][qk_dim]
   const float* v = nullptr;            // [tokens][num_kv_heads][v_dim]

@@ -44,7 +44,8 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
     }
     if (s.observer) {
       const std::span<const int64_t> positions(s.positions.data(), static_cast<size_t>(n));
-      s.observer({i, positions, s.q.data(), s.k.data(), s.v.data()});
+      const float scale = c.attention_scale.value_or(DefaultScale(c.qk_dim));
+      s.observer({i, positions, scale, s.q.data(), s.k.data(), s.v.data()});
     }
     timer.Lap(rest);
     for (const SequenceSpec& sequence : sequences) {
