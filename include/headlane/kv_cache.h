@@ -267,6 +267,7 @@ class KVCache {
 
   // For the library itself.
   const internal::KVCacheImpl& impl() const noexcept { return *impl_; }
+  internal::KVCacheImpl& impl() noexcept { return *impl_; }
 
  private:
   explicit KVCache(std::unique_ptr<internal::KVCacheImpl> impl) noexcept;

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "headlane/kv_cache.h"
+#include "headlane/kv_file.h"
 #include "headlane/status.h"
 #include "headlane/view.h"
 #include "kernels/kernel_api.h"
@@ -20,12 +22,21 @@
 #include "kv/pool_memory.h"
 #include "kv/sequence_table.h"
 #include "kv/tile_marks.h"
+#include "kv/tile_rows.h"
 
 namespace headlane::internal {
-#include "kv/tile_rows.h"
 
 // The error of every call that names a sequence which does not live in the cache.
 Status NoSequence(SequenceId id) noexcept;
+
+class KVSaver;
+class KVRestorer;
+
+// What restoring asks when it has read everything, before it changes the cache. check null: nothing.
+struct KVRestoreEnd {
+  void* context = nullptr;
+  Status (*check)(void* context) noexcept = nullptr;
+};
 
 class KVCacheImpl {
  public:
@@ -57,6 +68,12 @@ class KVCacheImpl {
   Status SetTokens(SequenceId id, const int32_t* ids, int64_t n, int64_t begin) noexcept;
   Result<SequenceId> ForkPrefix(const int32_t* ids, int64_t n, int64_t* matched) noexcept;
   Status Read(SequenceId id, int64_t layer, int64_t begin, const TensorView& k, const TensorView& v) const noexcept;
+
+  // As the functions of kv_file.h.
+  Status Save(std::span<const SequenceId> ids, const KVSink& sink) const noexcept;
+  Result<int64_t> SavedBytes(std::span<const SequenceId> ids) const noexcept;
+  Result<std::vector<SequenceId>> AllSequences() const noexcept;
+  Result<std::vector<RestoredSequence>> Restore(const KVSource& source, const KVRestoreEnd& end) noexcept;
 
   // For planning.
   // Ok when keys [0, kv_len) of the sequence have pages: kv_len <= committed + reserved. Errors: NotFound, OutOfRange.
@@ -91,6 +108,9 @@ class KVCacheImpl {
   void PoisonUnusedForTesting() const noexcept;
 
  private:
+  friend class KVSaver;
+  friend class KVRestorer;
+
   // Requires: the spec has a layout. Throws std::bad_alloc.
   KVCacheImpl(const KVCacheSpec& spec, const KVLayout& layout, const KvKernels (&kernels)[kNumDTypes])
       : spec_(spec),
@@ -140,6 +160,8 @@ class KVCacheImpl {
   // Token ids: whether there can be any; those from `first` on forgotten, where the page is not shared.
   Status CheckHasIds() const noexcept;
   void ForgetIds(const Sequence& sequence, int64_t first) noexcept;
+  // Hashes the sequence's pages that are full of ids anew.
+  void HashIds(const Sequence& sequence) noexcept;
   bool HasPage(const Sequence& sequence, int64_t index, const int32_t* ids) const noexcept;
   // Marks slots of a page from `first` on as not written.
   void ForgetPage(int64_t group, int32_t page, int64_t first) noexcept;

@@ -28,6 +28,9 @@ class PageIds {
   // Requires: first <= Count(page), first + n <= page_tokens.
   void Set(int64_t page, int64_t first, const int32_t* ids, int64_t n) noexcept;
   void SetHash(int64_t page, uint64_t hash) noexcept { hashes_.as<uint64_t>()[page] = hash; }
+  // For ids that are known before the page is: room for [page_tokens] of them, and how many there are then.
+  int32_t* RoomOf(int64_t page) noexcept { return OwnIdsOf(page); }
+  void SetCount(int64_t page, int64_t count) noexcept { counts_.as<int64_t>()[page] = count; }
   // Forgets the ids from token `first` of the page on.
   void Forget(int64_t page, int64_t first) noexcept;
   // `to` gets the ids of the first num_tokens tokens of `from`.

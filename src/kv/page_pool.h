@@ -27,6 +27,9 @@ class PagePool {
   // a CPU cache. Requires: free_pages() > 0.
   int32_t Take() noexcept;
 
+  // The page that the i-th Take from now on will give, counted from 0. Requires: i < free_pages().
+  int32_t Next(int64_t i) const noexcept { return free_.as<int32_t>()[num_free_ - 1 - i]; }
+
   // One more holder. Requires: the page is held.
   void Share(int32_t page) noexcept;
 

@@ -132,6 +132,17 @@ Status KVCacheImpl::SetTokens(SequenceId id, const int32_t* ids, int64_t n, int6
   return OkStatus();
 }
 
+void KVCacheImpl::HashIds(const Sequence& sequence) noexcept {
+  if (ids_group_ < 0) return;
+  uint64_t hash = kEmptyHash;
+  for (int64_t i = 0; (i + 1) * spec_.page_tokens <= sequence.length; ++i) {
+    const int32_t page = sequence.groups[ids_group_].pages[i];
+    if (page_ids_.Count(page) != spec_.page_tokens) return;
+    hash = Chain(hash, page_ids_.IdsOf(page), spec_.page_tokens);
+    page_ids_.SetHash(page, hash);
+  }
+}
+
 // Whether page number `index` of the sequence is full of the ids of the prompt's same page.
 bool KVCacheImpl::HasPage(const Sequence& sequence, int64_t index, const int32_t* ids) const noexcept {
   if ((index + 1) * spec_.page_tokens > sequence.length) return false;

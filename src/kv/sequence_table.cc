@@ -65,6 +65,11 @@ void SequenceTable::Remove(Sequence* sequence) noexcept {
   --num_sequences_;
 }
 
+void SequenceTable::UndoAdd(Sequence* sequence) noexcept {
+  sequence->next_id = sequence->id;
+  Remove(sequence);
+}
+
 Sequence* SequenceTable::Find(SequenceId id) noexcept {
   if (id.value < 0) return nullptr;
   const int64_t slot = id.value % max_sequences_;

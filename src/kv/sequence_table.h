@@ -58,6 +58,10 @@ class SequenceTable {
   // The id is invalid from then on. Requires: it holds no pages.
   void Remove(Sequence* sequence) noexcept;
 
+  // As if it had never been added, when all that were added after it are gone, too: its id is given out again.
+  // Requires: it is the last one added of those alive, its id was told to nobody, and it holds no pages.
+  void UndoAdd(Sequence* sequence) noexcept;
+
   // The live sequence with this id, or null: an id is generation * max_sequences + slot, so that one comparison tells a
   // stale one.
   Sequence* Find(SequenceId id) noexcept;

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -14,10 +16,11 @@
 #include "headlane/executor.h"
 #include "headlane/kv_cache.h"
 #include "kv/kv_test_util.h"
+#include "reference/quantize.h"
 
 namespace headlane::internal {
 
-// Token i of anything has the same numbers everywhere: what f32, f16 and bf16 all hold exactly.
+// The numbers of a token, by its name: what f32, f16 and bf16 all hold exactly.
 inline float TokenElement(int64_t name, int64_t layer, int64_t head, int64_t i, int64_t which) {
   uint64_t z = static_cast<uint64_t>(((name * 31 + layer) * 31 + head) * 1009 + i * 2 + which) * 0x9E3779B97F4A7C15u;
   z ^= z >> 29;
@@ -26,13 +29,36 @@ inline float TokenElement(int64_t name, int64_t layer, int64_t head, int64_t i, 
   return static_cast<float>(static_cast<int64_t>(z % 255) - 127) / 32.0f;
 }
 
+// Appends one head's key (which 0) or value (1) of a token, as it is given to the cache or, `stored`, as attention sees
+// it: through the reference's codec where the type has one. Rows that were coded are remembered.
+inline void AppendTokenRow(std::vector<float>* rows, DType dtype, int64_t dim, int64_t name, int64_t layer,
+                           int64_t head, int64_t which, bool stored) {
+  const auto plain = [&](std::vector<float>* out) {
+    for (int64_t i = 0; i < dim; ++i) out->push_back(TokenElement(name, layer, head, i, which));
+  };
+  if (!stored || !IsQuantized(dtype)) return plain(rows);
+  static std::map<std::array<int64_t, 6>, std::vector<float>> known;
+  if (known.size() > 100000) known.clear();
+  std::vector<float>& coded = known[{static_cast<int64_t>(dtype), dim, name, layer, head, which}];
+  if (coded.empty()) {
+    const auto type = dtype == DType::kI8       ? reference::QuantizedType::kI8
+                      : dtype == DType::kF8E4M3 ? reference::QuantizedType::kF8E4M3
+                                                : reference::QuantizedType::kI4;
+    std::vector<float> row;
+    plain(&row);
+    coded = reference::Dequantize(type, reference::Quantize(type, row.data(), dim));
+  }
+  rows->insert(rows->end(), coded.begin(), coded.end());
+}
+
 // Keys and values of tokens, by their names, in one layer: [n][heads][dim].
 struct TokenRows {
-  TokenRows(const KVCacheSpec& spec, int64_t layer, const std::vector<int64_t>& names) : spec(spec) {
+  TokenRows(const KVCacheSpec& spec, int64_t layer, const std::vector<int64_t>& names, bool stored = false)
+      : spec(spec) {
     for (const int64_t name : names) {
       for (int64_t head = 0; head < spec.num_kv_heads; ++head) {
-        for (int64_t i = 0; i < spec.qk_dim; ++i) k.push_back(TokenElement(name, layer, head, i, 0));
-        for (int64_t i = 0; i < spec.v_dim; ++i) v.push_back(TokenElement(name, layer, head, i, 1));
+        AppendTokenRow(&k, spec.k_dtype, spec.qk_dim, name, layer, head, 0, stored);
+        AppendTokenRow(&v, spec.v_dtype, spec.v_dim, name, layer, head, 1, stored);
       }
     }
     n = static_cast<int64_t>(names.size());
@@ -107,7 +133,7 @@ inline Attended AttendCache(const KVCache& cache, SequenceId id, int64_t layer, 
 
 inline Attended AttendNames(const KVCacheSpec& spec, const std::vector<int64_t>& names, int64_t layer, int64_t q_len,
                             const Mask& mask = {}) {
-  const TokenRows rows(spec, layer, names);
+  const TokenRows rows(spec, layer, names, true);
   SequenceSpec sequence;
   sequence.q_len = q_len;
   sequence.kv_len = rows.n;

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -134,6 +135,23 @@ inline ::testing::AssertionResult Fails(const Status& status, StatusCode code,
 inline ::testing::AssertionResult Succeeds(const Status& status) {
   if (status.ok()) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << StatusCodeName(status.code()) << ": " << status.message();
+}
+
+inline constexpr DType kEveryDType[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3, DType::kI4};
+static_assert(std::size(kEveryDType) == kNumDTypes);
+
+// One layer of 2 heads, 8 sequences: what a test is about it changes.
+inline KVCacheSpec SpecOf(DType k, DType v, int64_t qk_dim, int64_t v_dim, int64_t page_tokens, int64_t pages) {
+  KVCacheSpec spec;
+  spec.num_kv_heads = 2;
+  spec.qk_dim = qk_dim;
+  spec.v_dim = v_dim;
+  spec.k_dtype = k;
+  spec.v_dtype = v;
+  spec.page_tokens = page_tokens;
+  spec.max_tokens = pages * page_tokens;
+  spec.max_sequences = 8;
+  return spec;
 }
 
 inline KVCache MakeCache(const KVCacheSpec& spec) {
