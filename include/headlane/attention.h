@@ -26,6 +26,7 @@
 
 #include "headlane/executor.h"
 #include "headlane/kv_cache.h"
+#include "headlane/kv_pages.h"
 #include "headlane/mask.h"
 #include "headlane/status.h"
 #include "headlane/view.h"
@@ -77,6 +78,9 @@ struct SequenceSpec {
   std::optional<int64_t> q_pos = std::nullopt;  // position of the first query row, see mask.h; not with a tree
   int64_t prefix_len = 0;                       // prefix-LM: causality does not hide keys at positions before it
   TreeMask tree = {};
+  // KVPages: the pages of its tokens in order, at least as many as kv_len needs; copied when planned. -1: a page that
+  // no row sees a token of.
+  std::span<const int32_t> page_ids = {};
 };
 
 struct PlanOptions {
@@ -125,6 +129,7 @@ class AttentionPlan {
   // capacity; the plan is unchanged then. Allocation: none. Threads: not while the plan runs.
   Status Update(std::span<const SequenceSpec> sequences) noexcept;
   Status Update(const KVCache& cache, std::span<const SequenceSpec> sequences) noexcept;
+  Status Update(const KVPages& pages, std::span<const SequenceSpec> sequences) noexcept;
 
   // Bytes that a Workspace for this plan has, constant for its life, Update included.
   size_t workspace_bytes() const noexcept;
@@ -152,6 +157,10 @@ Result<AttentionPlan> PlanAttention(const AttentionSpec& spec, std::span<const S
 // NotFound, OutOfRange (kv_len past what is reserved), FailedPrecondition (the mask shows tokens that the layer group
 // does not keep any more).
 Result<AttentionPlan> PlanAttention(const AttentionSpec& spec, const KVCache& cache,
+                                    std::span<const SequenceSpec> sequences, const PlanOptions& options = {}) noexcept;
+// Keys and values in pages that the caller manages, whose spec must agree with `spec`. Errors: also OutOfRange (too few
+// pages for kv_len, a page number that is none, or -1 where the mask shows tokens; names the sequence).
+Result<AttentionPlan> PlanAttention(const AttentionSpec& spec, const KVPages& pages,
                                     std::span<const SequenceSpec> sequences, const PlanOptions& options = {}) noexcept;
 
 // Scratch memory and progress of one run. Runs at the same time need one each.
@@ -201,7 +210,8 @@ struct AttentionArgs {
   ConstTensorView k;               // plain tensors only: [batch, tokens, num_kv_heads, qk_dim]
   ConstTensorView v;               // plain tensors only: [batch, tokens, num_kv_heads, v_dim]
   const KVCache* cache = nullptr;  // cache only
-  int64_t layer = 0;               // cache only
+  const KVPages* pages = nullptr;  // pages only
+  int64_t layer = 0;               // cache and pages only
   TensorView out;                  // [batch, tokens, num_q_heads, v_dim]; rows of no sequence are left alone.
                                    // Must not overlap what is read: that happens while it is written.
   LseView lse;                     // optional, indexed like out's tokens and heads

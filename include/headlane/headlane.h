@@ -6,6 +6,7 @@
 #include "headlane/dtype.h"      // IWYU pragma: export
 #include "headlane/executor.h"   // IWYU pragma: export
 #include "headlane/kv_cache.h"   // IWYU pragma: export
+#include "headlane/kv_pages.h"   // IWYU pragma: export
 #include "headlane/linear.h"     // IWYU pragma: export
 #include "headlane/mask.h"       // IWYU pragma: export
 #include "headlane/ops.h"        // IWYU pragma: export

@@ -25,13 +25,13 @@ using internal::RunContext;
 using internal::RunHeader;
 using internal::RunMemory;
 
-Result<AttentionPlan> Plan(const AttentionSpec& spec, const KVCache* cache, std::span<const SequenceSpec> sequences,
-                           PlanOptions options) noexcept {
+Result<AttentionPlan> Plan(const AttentionSpec& spec, const internal::KeyStore& store,
+                           std::span<const SequenceSpec> sequences, PlanOptions options) noexcept {
   if (options.num_workers == 0) options.num_workers = internal::DefaultNumWorkers();
   Status status;
   std::unique_ptr<PlanImpl> plan;
   internal::InDefaultFpEnvironment([&] {
-    auto result = PlanImpl::Create(spec, cache, sequences, options);
+    auto result = PlanImpl::Create(spec, store, sequences, options);
     if (result.ok()) {
       plan = std::move(result).value();
     } else {
@@ -109,12 +109,17 @@ float DefaultScale(int64_t qk_dim) noexcept {
 
 Result<AttentionPlan> PlanAttention(const AttentionSpec& spec, std::span<const SequenceSpec> sequences,
                                     const PlanOptions& options) noexcept {
-  return Plan(spec, nullptr, sequences, options);
+  return Plan(spec, {}, sequences, options);
 }
 
 Result<AttentionPlan> PlanAttention(const AttentionSpec& spec, const KVCache& cache,
                                     std::span<const SequenceSpec> sequences, const PlanOptions& options) noexcept {
-  return Plan(spec, &cache, sequences, options);
+  return Plan(spec, {.cache = &cache}, sequences, options);
+}
+
+Result<AttentionPlan> PlanAttention(const AttentionSpec& spec, const KVPages& pages,
+                                    std::span<const SequenceSpec> sequences, const PlanOptions& options) noexcept {
+  return Plan(spec, {.pages = &pages}, sequences, options);
 }
 
 Status PrepareRun(const AttentionPlan& plan, const AttentionArgs& args, Workspace& workspace) noexcept {
@@ -168,7 +173,9 @@ Status Attention(const AttentionSpec& spec, std::span<const SequenceSpec> sequen
                  Executor& executor) noexcept {
   PlanOptions options;
   options.num_workers = std::max(executor.num_workers(), 1);
-  HEADLANE_ASSIGN_OR_RETURN(const AttentionPlan plan, Plan(spec, args.cache, sequences, options));
+  HEADLANE_ASSIGN_OR_RETURN(
+      const AttentionPlan plan,
+      Plan(spec, {.cache = args.cache, .pages = args.cache == nullptr ? args.pages : nullptr}, sequences, options));
   HEADLANE_ASSIGN_OR_RETURN(Workspace workspace, Workspace::Create(plan));
   return RunAttention(plan, args, workspace, executor);
 }

@@ -4,6 +4,7 @@
 
 #include "base/view_check.h"
 #include "kv/kv_cache_impl.h"
+#include "kv/kv_pages_impl.h"
 
 namespace headlane::internal {
 namespace {
@@ -133,28 +134,53 @@ Status CheckModifiers(const PlanImpl& plan, const AttentionArgs& args) {
   return CheckColumns(plan, "mask", mask.num_columns);
 }
 
+// What a cache and pages have in common. Spec is KVCacheSpec or KVPagesSpec.
+template <typename Spec>
+Status CheckStored(const PlanImpl& plan, const char* name, const Spec& given) {
+  const Problem& planned = plan.problem();
+  const struct {
+    const char* field;
+    int64_t given, planned;
+  } fields[] = {{"num_kv_heads", given.num_kv_heads, planned.num_kv_heads},
+                {"qk_dim", given.qk_dim, planned.qk_dim},
+                {"v_dim", given.v_dim, planned.v_dim},
+                {"page_tokens", given.page_tokens, plan.page_tokens()},
+                {"values_in_keys", given.values_in_keys ? 1 : 0, planned.values_in_keys ? 1 : 0},
+                {"rotate", given.rotate ? 1 : 0, planned.rotate ? 1 : 0}};
+  for (const auto& field : fields) {
+    if (field.given != field.planned) return Mismatch(name, field.field, field.given, field.planned);
+  }
+  if (given.k_dtype == planned.k_dtype && given.v_dtype == planned.v_dtype) return OkStatus();
+  return MakeStatus(StatusCode::kInvalidArgument, "%s holds %s and %s, but the plan is for %s and %s", name,
+                    DTypeName(given.k_dtype), DTypeName(given.v_dtype), DTypeName(planned.k_dtype),
+                    DTypeName(planned.v_dtype));
+}
+
+Status CheckPages(const PlanImpl& plan, const AttentionArgs& args) {
+  if (args.pages == nullptr) {
+    return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for pages, but args.pages is null");
+  }
+  const KVPagesImpl& pages = args.pages->impl();
+  if (pages.has_tiles() != (plan.problem().keys_in == KeysIn::kTilePages)) {
+    return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for pages of %s, but args.pages has %s",
+                      pages.has_tiles() ? "rows" : "tiles", pages.has_tiles() ? "tiles" : "rows");
+  }
+  HEADLANE_RETURN_IF_ERROR(CheckStored(plan, "args.pages", pages.spec()));
+  if (plan.reach().max_page >= pages.spec().num_pages) {
+    return MakeStatus(StatusCode::kInvalidArgument, "the plan reads page %lld, but args.pages has %lld",
+                      static_cast<LL>(plan.reach().max_page), static_cast<LL>(pages.spec().num_pages));
+  }
+  if (args.layer >= 0 && args.layer < pages.num_layers()) return OkStatus();
+  return MakeStatus(StatusCode::kOutOfRange, "args.layer is %lld, but the pages have %lld layers",
+                    static_cast<LL>(args.layer), static_cast<LL>(pages.num_layers()));
+}
+
 Status CheckCache(const PlanImpl& plan, const AttentionArgs& args) {
   if (args.cache == nullptr) {
     return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for a cache, but args.cache is null");
   }
-  const KVCacheSpec& planned = plan.cache_spec();
   const KVCacheSpec& given = args.cache->spec();
-  if (given.num_kv_heads != planned.num_kv_heads) {
-    return Mismatch("args.cache", "num_kv_heads", given.num_kv_heads, planned.num_kv_heads);
-  }
-  if (given.qk_dim != planned.qk_dim) return Mismatch("args.cache", "qk_dim", given.qk_dim, planned.qk_dim);
-  if (given.v_dim != planned.v_dim) return Mismatch("args.cache", "v_dim", given.v_dim, planned.v_dim);
-  if (given.page_tokens != planned.page_tokens) {
-    return Mismatch("args.cache", "page_tokens", given.page_tokens, planned.page_tokens);
-  }
-  if (given.values_in_keys != planned.values_in_keys) {
-    return Mismatch("args.cache", "values_in_keys", given.values_in_keys, planned.values_in_keys);
-  }
-  if (given.k_dtype != planned.k_dtype || given.v_dtype != planned.v_dtype) {
-    return MakeStatus(StatusCode::kInvalidArgument, "args.cache holds %s and %s, but the plan's cache %s and %s",
-                      DTypeName(given.k_dtype), DTypeName(given.v_dtype), DTypeName(planned.k_dtype),
-                      DTypeName(planned.v_dtype));
-  }
+  HEADLANE_RETURN_IF_ERROR(CheckStored(plan, "args.cache", given));
   const int64_t group = plan.problem().cache_group;
   if (group >= args.cache->impl().NumGroups()) {
     return Mismatch("args.cache", "number of layer groups", args.cache->impl().NumGroups(), group + 1);
@@ -186,10 +212,16 @@ Status CheckArgs(const PlanImpl& plan, const AttentionArgs& args) noexcept {
   HEADLANE_RETURN_IF_ERROR(CheckQuerySide(plan, "q", args.q, problem.qk_dim));
   HEADLANE_RETURN_IF_ERROR(CheckOutputs(plan, args));
   HEADLANE_RETURN_IF_ERROR(CheckModifiers(plan, args));
-  if (problem.from_cache) return CheckCache(plan, args);
-  if (args.cache != nullptr) {
-    return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for plain tensors, but args.cache is set");
+  if (args.cache != nullptr && problem.keys_in != KeysIn::kCache) {
+    return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for %s, but args.cache is set",
+                      problem.keys_in == KeysIn::kTensors ? "plain tensors" : "pages");
   }
+  if (args.pages != nullptr && (problem.keys_in == KeysIn::kCache || problem.keys_in == KeysIn::kTensors)) {
+    return MakeStatus(StatusCode::kInvalidArgument, "the plan was made for %s, but args.pages is set",
+                      problem.keys_in == KeysIn::kTensors ? "plain tensors" : "a cache");
+  }
+  if (problem.keys_in == KeysIn::kCache) return CheckCache(plan, args);
+  if (problem.keys_in != KeysIn::kTensors) return CheckPages(plan, args);
   if (plan.reach().kv_batch == 0) return OkStatus();  // no keys
   HEADLANE_RETURN_IF_ERROR(CheckKeySide(plan, "k", args.k, problem.qk_dim));
   if (problem.values_in_keys) return OkStatus();

@@ -332,12 +332,16 @@ class ItemRunner {
     kernels_.softmax.softmax(softmax);
   }
 
-  // Calls f(number of the first tile in the list, key it begins with, keys) for consecutive tiles of the list.
+  // Calls f(number of the first tile in the list, key it begins with, keys) for consecutive tiles of the list whose
+  // rows follow each other.
   template <typename F>
-  void ForEachRun(int64_t base, const TileList& list, const F& f) const {
+  void ForEachRun(int64_t base, const TileList& list, const TileSource::Rows& rows, const F& f) const {
     for (int64_t i = 0; i < list.num;) {
       int64_t end = i + 1;
-      while (end < list.num && list.index[end] == list.index[end - 1] + 1) ++end;
+      while (end < list.num && list.index[end] == list.index[end - 1] + 1 &&
+             source_.GoesOn(rows, base + list.index[end] * kTileKeys)) {
+        ++end;
+      }
       const int64_t key = base + list.index[i] * kTileKeys;
       f(i, key, std::min((end - i) * kTileKeys, sequence_.kv_len - key));
       i = end;
@@ -358,9 +362,9 @@ class ItemRunner {
     qk.head_stride = rows.head_stride;
     qk.ahead = kTilesAhead;
     qk.scratch = source_.scratch();
-    ForEachRun(base, list, [&](int64_t i, int64_t key, int64_t num_keys) {
-      qk.k = rows.data + key * rows.row_bytes;
-      if (source_.v_in_place()) qk.next = source_.v_rows().data + key * source_.v_rows().row_bytes;
+    ForEachRun(base, list, rows, [&](int64_t i, int64_t key, int64_t num_keys) {
+      qk.k = source_.RowAt(rows, key);
+      if (source_.v_in_place()) qk.next = source_.NextAt(source_.v_rows(), key);
       qk.num_keys = num_keys;
       qk.s = slot_.s + i * kTileKeys;
       kernels_.qk_rows(qk);
@@ -381,13 +385,13 @@ class ItemRunner {
     pv.o = state.o + sub.row_begin * problem_.o_pitch;
     pv.o_pitch = problem_.o_pitch;
     pv.c = sub.started ? slot_.c : nullptr;
-    ForEachRun(base, list, [&](int64_t i, int64_t key, int64_t num_keys) {
+    ForEachRun(base, list, rows, [&](int64_t i, int64_t key, int64_t num_keys) {
       if (i > 0) pv.c = kOnes;  // rescaled by the first run
       pv.w = slot_.s + i * kTileKeys;
       pv.live = slot_.live + i;
-      pv.v = rows.data + key * rows.row_bytes;
+      pv.v = source_.RowAt(rows, key);
       // Most likely: the next block's keys.
-      if (source_.k_in_place()) pv.next = source_.k_rows().data + (key + kBlockKeys) * source_.k_rows().row_bytes;
+      if (source_.k_in_place()) pv.next = source_.NextAt(source_.k_rows(), key + kBlockKeys);
       pv.num_keys = num_keys;
       kernels_.pv_rows(pv);
     });

@@ -6,6 +6,7 @@
 
 #include "kernels/kernel_api.h"
 #include "kv/kv_cache_impl.h"
+#include "kv/kv_pages_impl.h"
 
 namespace headlane::internal {
 namespace {
@@ -24,18 +25,18 @@ int TakeBit(uint32_t* bits) {
 
 }  // namespace
 
-// First row of a head in a plain tensor. Without features there is no memory, and no address of it is formed.
-TileSource::Rows TileSource::RowsOf(const ConstTensorView& view, const SequenceSpec& sequence, int64_t head) {
+// First row of a head in a tensor. Without features there is no memory, and no address of it is formed.
+TileSource::Rows TileSource::RowsOf(const ConstTensorView& view, int64_t batch, int64_t first_token, int64_t head) {
   if (view.dim == 0 || view.data == nullptr) return {};
   const int64_t bytes = DTypeBytes(view.dtype);
-  const int64_t first =
-      sequence.batch * view.batch_stride + sequence.kv_begin * view.token_stride + head * view.head_stride;
+  const int64_t first = batch * view.batch_stride + first_token * view.token_stride + head * view.head_stride;
   return {static_cast<const std::byte*>(view.data) + first * bytes,
           view.dtype,
           view.token_stride,
           view.dim_stride,
           view.token_stride * bytes,
-          view.head_stride};
+          view.head_stride,
+          view.batch_stride * bytes};
 }
 
 TileSource::TileSource(const RunContext& run, const RowBlock& block, const Slot& slot)
@@ -50,19 +51,36 @@ TileSource::TileSource(const RunContext& run, const RowBlock& block, const Slot&
       v_tiles_(slot.v_tiles),
       k_tile_size_(kTileKeys * qk_dim_ * static_cast<int64_t>(sizeof(float))),
       v_tile_size_(kTileKeys * run.plan.problem().o_pitch * static_cast<int64_t>(sizeof(float))) {
-  if (from_cache_) {
-    InitCache(run, block);
-  } else {
-    InitRows(run, block);
+  const SequenceSpec& sequence = run.plan.sequences()[static_cast<size_t>(block.sequence)];
+  kv_len_ = sequence.kv_len;
+  if (run.plan.problem().keys_in != KeysIn::kTensors) {
+    pages_ = run.plan.PagesOf(block.sequence);
+    page_tokens_ = run.plan.page_tokens();
+    tiles_per_page_ = page_tokens_ / kTileKeys;
+  }
+  switch (run.plan.problem().keys_in) {
+    case KeysIn::kCache:
+      InitCache(run, block);
+      InitTiles(run, block);
+      break;
+    case KeysIn::kTilePages:
+      InitTilePages(run, block);
+      InitTiles(run, block);
+      break;
+    case KeysIn::kTensors:
+      InitTensors(run, sequence, block);
+      InitRows(block);
+      break;
+    case KeysIn::kRowPages:
+      InitRowPages(run, block);
+      InitRows(block);
+      break;
   }
 }
 
 void TileSource::InitCache(const RunContext& run, const RowBlock& block) {
-  const Problem& problem = run.plan.problem();
   const KVCacheImpl& cache = run.args.cache->impl();
   const KVAddressing& at = cache.addressing();
-  pages_ = run.plan.PagesOf(block.sequence);
-  tiles_per_page_ = cache.TilesPerPage();
   k_base_ = at.KTile(run.args.layer, 0, block.kv_head, 0);
   v_base_ = at.VTile(run.args.layer, 0, block.kv_head, 0);
   page_stride_ = at.page_stride;
@@ -70,6 +88,25 @@ void TileSource::InitCache(const RunContext& run, const RowBlock& block) {
   flags_page_stride_ = cache.flags().page_stride;
   k_tile_bytes_ = at.k_tile_bytes;
   v_tile_bytes_ = at.v_tile_bytes;
+}
+
+void TileSource::InitTilePages(const RunContext& run, const RowBlock& block) {
+  const KVPagesImpl& pages = run.args.pages->impl();
+  const KVPageLayout& layout = pages.layout();
+  const std::byte* const first = static_cast<const std::byte*>(pages.layer(run.args.layer).tiles);
+  k_base_ = first + block.kv_head * layout.head_bytes;
+  v_base_ = k_base_ + layout.v_offset;
+  page_stride_ = pages.page_stride();
+  flags_base_ = reinterpret_cast<const uint8_t*>(first + layout.marks_offset) + block.kv_head * tiles_per_page_;
+  flags_page_stride_ = page_stride_;
+  k_tile_bytes_ = layout.k_tile_bytes;
+  v_tile_bytes_ = layout.v_tile_bytes;
+  // Nobody has cleared the caller's memory.
+  if (kv_len_ % kTileKeys != 0) unsure_tile_ = kv_len_ / kTileKeys;
+}
+
+void TileSource::InitTiles(const RunContext& run, const RowBlock& block) {
+  const Problem& problem = run.plan.problem();
   tile_bytes_ = k_tile_bytes_ + (values_in_keys_ ? 0 : v_tile_bytes_);
   k_stored_ = &KernelsFor(kernels_, problem.k_dtype);
   v_stored_ = &KernelsFor(kernels_, problem.v_dtype);
@@ -86,23 +123,31 @@ void TileSource::InitCache(const RunContext& run, const RowBlock& block) {
   if (!make_v_) v_kernels_ = v_stored_;
 }
 
-void TileSource::InitRows(const RunContext& run, const RowBlock& block) {
-  const SequenceSpec& sequence = run.plan.sequences()[static_cast<size_t>(block.sequence)];
+void TileSource::InitTensors(const RunContext& run, const SequenceSpec& sequence, const RowBlock& block) {
+  k_rows_ = RowsOf(run.args.k, sequence.batch, sequence.kv_begin, block.kv_head);
+  if (!values_in_keys_) v_rows_ = RowsOf(run.args.v, sequence.batch, sequence.kv_begin, block.kv_head);
+}
+
+void TileSource::InitRowPages(const RunContext& run, const RowBlock& block) {
+  const KVLayerPages& layer = run.args.pages->impl().layer(run.args.layer);
+  k_rows_ = RowsOf(layer.k, 0, 0, block.kv_head);
+  if (!values_in_keys_) v_rows_ = RowsOf(layer.v, 0, 0, block.kv_head);
+}
+
+void TileSource::InitRows(const RowBlock& block) {
   make_k_ = make_v_ = true;
-  k_rows_ = RowsOf(run.args.k, sequence, block.kv_head);
-  if (!values_in_keys_) v_rows_ = RowsOf(run.args.v, sequence, block.kv_head);
-  if (block.decode() && block.head_rows() <= kInPlaceRows && !values_in_keys_) {
+  // A tile that spans pages has no rows at one stride.
+  const bool whole_tiles = pages_ == nullptr || page_tokens_ % kTileKeys == 0;
+  if (block.decode() && block.head_rows() <= kInPlaceRows && !values_in_keys_ && whole_tiles) {
     k_in_place_ = qk_dim_ > 0 && k_rows_.dim_stride == 1;
     v_in_place_ = v_dim_ > 0 && v_dim_ % kTileKeys == 0 && v_rows_.dim_stride == 1;
   }
   if (block.num_heads > 1) {
-    const ConstTensorView& k = run.args.k;
-    const ConstTensorView& v = run.args.v;
     k_first_ = k_rows_.data;
     v_first_ = v_rows_.data;
-    heads_together_ = k_in_place_ && v_in_place_ && k.head_stride < k.token_stride && v.head_stride < v.token_stride;
+    heads_together_ = k_in_place_ && v_in_place_ && k_rows_.head_stride < k_rows_.row_stride &&
+                      v_rows_.head_stride < v_rows_.row_stride;
   }
-  kv_len_ = sequence.kv_len;
   tile_bytes_ =
       kTileKeys * (qk_dim_ * DTypeBytes(k_rows_.dtype) + (values_in_keys_ ? 0 : v_dim_ * DTypeBytes(v_rows_.dtype)));
 }
@@ -125,7 +170,8 @@ void TileSource::Find(int64_t block, uint32_t tile_bits, BlockTiles* tiles) cons
     const int64_t in_page = tile % tiles_per_page_;
     const std::byte* const k = k_base_ + page * page_stride_ + in_page * k_tile_bytes_;
     const std::byte* const v = v_base_ + page * page_stride_ + in_page * v_tile_bytes_;
-    tiles->non_finite |= static_cast<uint32_t>(flags_base_[page * flags_page_stride_ + in_page] != 0) << t;
+    const bool unsure = flags_base_[page * flags_page_stride_ + in_page] != 0 || tile == unsure_tile_;
+    tiles->non_finite |= static_cast<uint32_t>(unsure) << t;
     tiles->k[t] = k;
     tiles->v[t] = v;
     if (make_k_) {
@@ -141,17 +187,40 @@ void TileSource::Find(int64_t block, uint32_t tile_bits, BlockTiles* tiles) cons
   }
 }
 
+// Whether all slots of the tile that begins with `key` get a row.
+bool TileSource::IsWhole(int64_t key, int64_t num_keys) const {
+  if (num_keys < kTileKeys) return false;
+  // A tile in several pages may miss some, whose keys no row sees.
+  return pages_ == nullptr || page_tokens_ % kTileKeys == 0 ||
+         std::all_of(pages_ + key / page_tokens_, pages_ + (key + num_keys - 1) / page_tokens_ + 1,
+                     [](int32_t page) { return page >= 0; });
+}
+
+// Calls f(first key, keys, slot of the first) for parts of a tile's keys whose rows follow each other.
+template <typename F>
+void TileSource::ForEachPiece(int64_t key, int64_t num_keys, const F& f) const {
+  if (pages_ == nullptr) return f(key, num_keys, int64_t{0});
+  for (int64_t i = 0; i < num_keys;) {
+    const int64_t n = std::min(num_keys - i, page_tokens_ - (key + i) % page_tokens_);
+    if (pages_[(key + i) / page_tokens_] >= 0) f(key + i, n, i);
+    i += n;
+  }
+}
+
 void TileSource::PackKeys(int64_t key, int64_t num_keys, std::byte* tile) const {
   if (qk_dim_ == 0) return;
   PackTileArgs pack{};
-  pack.rows = k_rows_.data + key * k_rows_.row_bytes;
   pack.rows_dtype = k_rows_.dtype;
   pack.row_stride = k_rows_.row_stride;
   pack.dim_stride = k_rows_.dim_stride;
   pack.dim = qk_dim_;
-  pack.num_keys = num_keys;
   pack.tile = tile;
-  k_kernels_->pack_k(pack);
+  ForEachPiece(key, num_keys, [&](int64_t first, int64_t n, int64_t slot) {
+    pack.rows = RowAt(k_rows_, first);
+    pack.num_keys = n;
+    pack.slot_begin = slot;
+    k_kernels_->pack_k(pack);
+  });
 }
 
 // Whether something that is not finite is among them.
@@ -159,15 +228,20 @@ bool TileSource::PackValues(int64_t key, int64_t num_keys, std::byte* tile) cons
   if (v_dim_ == 0) return false;
   bool non_finite = false;
   PackTileArgs pack{};
-  pack.rows = v_rows_.data + key * v_rows_.row_bytes;
   pack.rows_dtype = v_rows_.dtype;
   pack.row_stride = v_rows_.row_stride;
   pack.dim_stride = v_rows_.dim_stride;
   pack.dim = v_dim_;
-  pack.num_keys = num_keys;
   pack.tile = tile;
-  pack.non_finite = &non_finite;
-  v_kernels_->pack_v(pack);
+  ForEachPiece(key, num_keys, [&](int64_t first, int64_t n, int64_t slot) {
+    bool in_piece = false;
+    pack.rows = RowAt(v_rows_, first);
+    pack.num_keys = n;
+    pack.slot_begin = slot;
+    pack.non_finite = &in_piece;
+    v_kernels_->pack_v(pack);
+    non_finite |= in_piece;
+  });
   return non_finite;
 }
 
@@ -179,7 +253,7 @@ void TileSource::Pack(int64_t block, uint32_t tile_bits, BlockTiles* tiles) cons
     const int64_t num_keys = std::min(kTileKeys, kv_len_ - key);
     std::byte* const k_tile = k_tiles_ + t * k_tile_size_;
     std::byte* const v_tile = v_tiles_ + t * v_tile_size_;
-    if (num_keys < kTileKeys && !(k_in_place_ && v_in_place_)) {
+    if (!(k_in_place_ && v_in_place_) && !IsWhole(key, num_keys)) {
       std::memset(k_tile, 0, static_cast<size_t>(k_tile_size_));
       std::memset(v_tile, 0, static_cast<size_t>(v_tile_size_));
     }

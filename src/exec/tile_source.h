@@ -1,5 +1,6 @@
-// Where the tiles of a block of keys are: in the cache's pages, or made in the worker's scratch: packed from plain
-// tensors, widened for many rows, or transposed where the values are part of the keys.
+// Where the tiles of a block of keys are: in the pages of a cache or of the caller, or made in the worker's scratch:
+// packed from rows in plain tensors or pages, widened for many rows, or transposed where the values are part of the
+// keys.
 //
 // Separate from the item so that the loop over blocks is one, whatever holds the keys; pages, strides and element types
 // end here.
@@ -44,15 +45,31 @@ class TileSource {
   bool k_from_memory() const { return from_cache_ && !make_k_; }
   bool v_from_memory() const { return from_cache_ && !make_v_; }
 
-  // Rows of a plain tensor that few query rows use where they lie, without tiles.
+  // Rows of a plain tensor, or of pages, that few query rows use where they lie, without tiles.
   struct Rows {
-    const std::byte* data = nullptr;  // of key 0
+    const std::byte* data = nullptr;  // of key 0, or of page 0's first key
     DType dtype = DType::kF32;
     int64_t row_stride = 0;  // elements
     int64_t dim_stride = 0;
     int64_t row_bytes = 0;    // row_stride in bytes
     int64_t head_stride = 0;  // elements
+    int64_t page_bytes = 0;   // from page to page
   };
+  // Where a key's row of the selected head is.
+  const std::byte* RowAt(const Rows& rows, int64_t key) const {
+    if (pages_ == nullptr) return rows.data + key * rows.row_bytes;
+    return rows.data + pages_[key / page_tokens_] * rows.page_bytes + key % page_tokens_ * rows.row_bytes;
+  }
+  // Whether the keys' rows go on at `key` as they did before it, so that a kernel's call may. Requires: key is a
+  // multiple of 16, not 0, and the tiles on both sides are visited.
+  bool GoesOn(const Rows& rows, int64_t key) const {
+    return pages_ == nullptr || RowAt(rows, key) == RowAt(rows, key - kTileKeys) + kTileKeys * rows.row_bytes;
+  }
+  // The same of a key that perhaps does not exist, to be fetched ahead of time; null: nothing.
+  const std::byte* NextAt(const Rows& rows, int64_t key) const {
+    if (pages_ == nullptr) return rows.data + key * rows.row_bytes;
+    return key < kv_len_ && pages_[key / page_tokens_] >= 0 ? RowAt(rows, key) : nullptr;
+  }
   // All heads of the row block are in place, and read fastest together: they are neighbours in a token.
   bool heads_together() const { return heads_together_; }
   bool k_in_place() const { return k_in_place_; }
@@ -67,9 +84,16 @@ class TileSource {
 
  private:
   void InitCache(const RunContext& run, const RowBlock& block);
-  void InitRows(const RunContext& run, const RowBlock& block);
+  void InitTilePages(const RunContext& run, const RowBlock& block);
+  void InitTiles(const RunContext& run, const RowBlock& block);
+  void InitTensors(const RunContext& run, const SequenceSpec& sequence, const RowBlock& block);
+  void InitRowPages(const RunContext& run, const RowBlock& block);
+  void InitRows(const RowBlock& block);
   void Find(int64_t block, uint32_t tile_bits, BlockTiles* tiles) const;
   void Pack(int64_t block, uint32_t tile_bits, BlockTiles* tiles) const;
+  bool IsWhole(int64_t key, int64_t num_keys) const;
+  template <typename F>
+  void ForEachPiece(int64_t key, int64_t num_keys, const F& f) const;
   void PackKeys(int64_t key, int64_t num_keys, std::byte* tile) const;
   bool PackValues(int64_t key, int64_t num_keys, std::byte* tile) const;
   void MakeValuesOfKeys(uint32_t tile_bits, BlockTiles* tiles) const;
@@ -96,8 +120,10 @@ class TileSource {
   // Cache: addresses of the layer's and the head's tiles in page 0.
   const KvKernels* k_stored_ = nullptr;
   const KvKernels* v_stored_ = nullptr;
-  const int32_t* pages_ = nullptr;
+  const int32_t* pages_ = nullptr;  // null: plain tensors
+  int64_t page_tokens_ = 1;
   int64_t tiles_per_page_ = 1;
+  int64_t unsure_tile_ = -1;  // one whose slots behind kv_len may hold anything
   const std::byte* k_base_ = nullptr;
   const std::byte* v_base_ = nullptr;
   const uint8_t* flags_base_ = nullptr;
@@ -106,8 +132,8 @@ class TileSource {
   int64_t k_tile_bytes_ = 0;
   int64_t v_tile_bytes_ = 0;
 
-  // Plain tensors: the first key and value of the selected head.
-  static Rows RowsOf(const ConstTensorView& view, const SequenceSpec& sequence, int64_t head);
+  // Rows: the first key and value of the selected head.
+  static Rows RowsOf(const ConstTensorView& view, int64_t batch, int64_t first_token, int64_t head);
   Rows k_rows_;
   Rows v_rows_;
   const std::byte* k_first_ = nullptr;  // of the block's first head

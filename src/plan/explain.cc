@@ -62,10 +62,14 @@ void AddProblem(std::string* text, const PlanImpl& plan) {
   if (p.mask.num_always_visible > 0) {
     Add(text, "; the first %lld always visible", static_cast<LL>(p.mask.num_always_visible));
   }
-  if (p.from_cache) {
-    Add(text, "\nkeys and values: from a cache with pages of %lld tokens, keys in %s",
-        static_cast<LL>(plan.cache_spec().page_tokens), DTypeName(p.k_dtype));
+  if (p.keys_in != KeysIn::kTensors) {
+    const char* const stores[] = {"", "a cache with pages", "the caller's pages of tiles",
+                                  "the caller's pages of rows"};
+    Add(text, "\nkeys and values: from %s of %lld tokens, keys in %s", stores[static_cast<int>(p.keys_in)],
+        static_cast<LL>(plan.page_tokens()), DTypeName(p.k_dtype));
     if (!p.values_in_keys) Add(text, ", values in %s", DTypeName(p.v_dtype));
+    if (p.rotate) Add(text, ", both rotated");
+    if (p.keys_in == KeysIn::kRowPages) Add(text, "; packed on the way");
   } else {
     Add(text, "\nkeys and values: plain tensors, packed on the way; bytes as of f32");
   }

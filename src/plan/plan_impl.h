@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "headlane/attention.h"
+#include "headlane/kv_pages.h"
 #include "headlane/status.h"
 #include "kernels/kernel_api.h"
 #include "plan/problem.h"
@@ -26,23 +27,35 @@ struct BatchReach {
   int64_t q_tokens = 0;
   int64_t kv_batch = 0;  // the same of keys and values in plain tensors
   int64_t kv_tokens = 0;
-  int32_t max_page = -1;  // cache: the largest page number
+  int32_t max_page = -1;  // cache and pages: the largest page number
+};
+
+// Where keys and values are that a plan reads: at most one of them, or else in plain tensors.
+struct KeyStore {
+  const KVCache* cache = nullptr;
+  const KVPages* pages = nullptr;
+
+  KeysIn keys_in() const noexcept;
+  bool rotate() const noexcept;
+  int64_t page_tokens() const noexcept;  // 0: plain tensors
+  DType k_dtype() const noexcept;        // cache and pages
+  DType v_dtype() const noexcept;
 };
 
 class PlanImpl {
  public:
-  // `cache` is null for plain tensors. Errors: see PlanAttention.
-  static Result<std::unique_ptr<PlanImpl>> Create(const AttentionSpec& spec, const KVCache* cache,
+  // Errors: see PlanAttention.
+  static Result<std::unique_ptr<PlanImpl>> Create(const AttentionSpec& spec, const KeyStore& store,
                                                   std::span<const SequenceSpec> sequences,
                                                   const PlanOptions& options) noexcept;
   // Errors: see AttentionPlan::Update. On an error nothing is changed.
-  Status Update(const KVCache* cache, std::span<const SequenceSpec> sequences) noexcept;
+  Status Update(const KeyStore& store, std::span<const SequenceSpec> sequences) noexcept;
 
   const KernelTable& kernels() const noexcept { return *kernels_; }
   const Problem& problem() const noexcept { return problem_; }
-  const KVCacheSpec& cache_spec() const noexcept { return cache_spec_; }
+  int64_t page_tokens() const noexcept { return page_tokens_; }  // cache and pages
   std::span<const SequenceSpec> sequences() const noexcept { return sequences_; }
-  // Page numbers of a sequence in ascending order; -1 where no row sees a token. Cache only.
+  // Page numbers of a sequence in ascending order; -1 where no row sees a token. Cache and pages only.
   const int32_t* PagesOf(int64_t sequence) const noexcept {
     return pages_.data() + page_begin_[static_cast<size_t>(sequence)];
   }
@@ -57,15 +70,16 @@ class PlanImpl {
  private:
   PlanImpl() = default;
 
-  Status CheckBatch(const KVCache* cache, std::span<const SequenceSpec> sequences, BatchExtent* extent) noexcept;
-  Status Reserve(const KVCache* cache, const BatchExtent& extent, const PlanOptions& options);
-  void SetTileBytes(const KVCache* cache) noexcept;
+  Status CheckStore(const KeyStore& store) const noexcept;
+  Status CheckBatch(const KeyStore& store, std::span<const SequenceSpec> sequences, BatchExtent* extent) noexcept;
+  Status Reserve(const KeyStore& store, const BatchExtent& extent, const PlanOptions& options);
+  void SetTileBytes(const KeyStore& store) noexcept;
   // Requires: checked, and within the capacity.
-  void Fill(const KVCache* cache, std::span<const SequenceSpec> sequences);
+  void Fill(const KeyStore& store, std::span<const SequenceSpec> sequences);
 
   const KernelTable* kernels_ = nullptr;
   Problem problem_;
-  KVCacheSpec cache_spec_;
+  int64_t page_tokens_ = 0;
   BatchExtent capacity_;
   int64_t page_capacity_ = 0;
   int64_t tile_bytes_ = 0;

@@ -22,6 +22,14 @@ inline constexpr int64_t kMaxKvLen = int64_t{1} << 40;      // keys of one seque
 inline constexpr int64_t kMaxQueryRows = int64_t{1} << 30;  // tokens times query heads of one call
 inline constexpr int kMaxWorkers = 4096;                    // more are taken as this many
 
+// What holds the keys and values.
+enum class KeysIn : int32_t {
+  kTensors = 0,  // plain tensors
+  kCache,        // a KVCache
+  kTilePages,    // pages of tiles of the caller's
+  kRowPages,     // pages of rows of the caller's: packed on the way, as tensors are
+};
+
 struct Problem {
   int64_t num_q_heads = 0;
   int64_t num_kv_heads = 0;
@@ -31,11 +39,12 @@ struct Problem {
   float scale = 1;
   float softcap = 0;
   Mask mask;
-  bool from_cache = false;
+  KeysIn keys_in = KeysIn::kTensors;
+  bool from_cache = false;  // tiles are in memory: kCache or kTilePages
   int64_t cache_group = 0;
   bool values_in_keys = false;
   bool rotate = false;          // keys and values are stored rotated: queries are turned likewise, outputs back
-  DType k_dtype = DType::kF32;  // of the cache; plain tensors say theirs at run time
+  DType k_dtype = DType::kF32;  // of cache and pages; plain tensors say theirs at run time
   DType v_dtype = DType::kF32;
 
   int64_t num_stripes = 0;  // ceil(v_dim / 16)

@@ -121,6 +121,25 @@ Status CheckPosition(const SequenceSpec& sequence, int64_t index) {
                     static_cast<LL>(*sequence.q_pos), static_cast<LL>(kMaxKvLen));
 }
 
+// What a cache and pages have in common. Spec is KVCacheSpec or KVPagesSpec.
+template <typename Spec>
+Status CheckHeads(const Problem& problem, const char* what, const Spec& spec) {
+  const struct {
+    const char* name;
+    int64_t wanted, stored;
+  } fields[] = {{"num_kv_heads", problem.num_kv_heads, spec.num_kv_heads},
+                {"qk_dim", problem.qk_dim, spec.qk_dim},
+                {"v_dim", problem.v_dim, spec.v_dim},
+                {"values_in_keys", problem.values_in_keys ? 1 : 0, spec.values_in_keys ? 1 : 0}};
+  for (const auto& field : fields) {
+    if (field.wanted != field.stored) {
+      return MakeStatus(StatusCode::kInvalidArgument, "spec.%s is %lld, but the %s's %s is %lld", field.name,
+                        static_cast<LL>(field.wanted), what, field.name, static_cast<LL>(field.stored));
+    }
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* problem) noexcept {
@@ -171,6 +190,7 @@ Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* probl
   p.mask = spec.mask;
   p.softcap = spec.softcap;
   p.values_in_keys = spec.values_in_keys;
+  p.keys_in = from_cache ? KeysIn::kCache : KeysIn::kTensors;
   p.from_cache = from_cache;
   p.cache_group = spec.cache_group;
   p.num_stripes = CeilDiv(spec.v_dim, kTileKeys);
@@ -181,28 +201,20 @@ Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* probl
 }
 
 Status CheckCacheSpec(const Problem& problem, const KVCacheSpec& spec) noexcept {
-  const struct {
-    const char* name;
-    int64_t wanted, stored;
-  } fields[] = {{"num_kv_heads", problem.num_kv_heads, spec.num_kv_heads},
-                {"qk_dim", problem.qk_dim, spec.qk_dim},
-                {"v_dim", problem.v_dim, spec.v_dim}};
-  for (const auto& field : fields) {
-    if (field.wanted != field.stored) {
-      return MakeStatus(StatusCode::kInvalidArgument, "spec.%s is %lld, but the cache's %s is %lld", field.name,
-                        static_cast<LL>(field.wanted), field.name, static_cast<LL>(field.stored));
-    }
-  }
+  HEADLANE_RETURN_IF_ERROR(CheckHeads(problem, "cache", spec));
   const int64_t num_groups = std::max<int64_t>(static_cast<int64_t>(spec.groups.size()), 1);
   if (problem.cache_group < 0 || problem.cache_group >= num_groups) {
     return MakeStatus(StatusCode::kInvalidArgument, "spec.cache_group is %lld, but the cache has %lld layer groups",
                       static_cast<LL>(problem.cache_group), static_cast<LL>(num_groups));
   }
-  if (problem.values_in_keys != spec.values_in_keys) {
-    return MakeStatus(StatusCode::kInvalidArgument, "spec.values_in_keys is %d, but the cache's values_in_keys is %d",
-                      problem.values_in_keys ? 1 : 0, spec.values_in_keys ? 1 : 0);
-  }
   return OkStatus();
+}
+
+Status CheckPagesSpec(const Problem& problem, const KVPagesSpec& spec) noexcept {
+  HEADLANE_RETURN_IF_ERROR(CheckHeads(problem, "pages", spec));
+  if (problem.cache_group == 0) return OkStatus();
+  return MakeStatus(StatusCode::kInvalidArgument, "spec.cache_group is %lld, but pages have no layer groups: must be 0",
+                    static_cast<LL>(problem.cache_group));
 }
 
 Status CheckSequences(const Problem& problem, std::span<const SequenceSpec> sequences, std::span<int32_t> scratch,

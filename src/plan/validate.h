@@ -9,6 +9,7 @@
 #include <span>
 
 #include "headlane/attention.h"
+#include "headlane/kv_pages.h"
 #include "headlane/status.h"
 #include "plan/problem.h"
 
@@ -20,6 +21,9 @@ Status ResolveProblem(const AttentionSpec& spec, bool from_cache, Problem* probl
 
 // The cache holds what the problem reads, in any element type. Errors: InvalidArgument.
 Status CheckCacheSpec(const Problem& problem, const KVCacheSpec& spec) noexcept;
+
+// The same of pages that the caller manages.
+Status CheckPagesSpec(const Problem& problem, const KVPagesSpec& spec) noexcept;
 
 // What a batch needs of the capacities that are fixed at plan time.
 struct BatchExtent {

@@ -236,6 +236,12 @@ RunOptions AnotherWay(Random& random, const Call& call) {
   const Problem& p = call.sequences[0].problem;
   way.cache = random.OneIn(2) && p.qk_dim > 0 && p.v_dim > 0;
   way.page_tokens = 16 * random.Int(1, 16);
+  if (way.cache && random.OneIn(2)) {
+    way.cache = false;
+    // Rows are not quantised.
+    const bool quantised = IsQuantized(way.k_dtype) || IsQuantized(way.v_dtype);
+    way.pages = quantised ? Pages::kTiles : static_cast<Pages>(random.Int(1, 3));
+  }
   way.padded = random.OneIn(2);
   way.update = random.OneIn(4);
   way.plan_workers = random.Pick<int>({1, 1, 2, 3, 8});

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "headlane/kv_cache.h"
+#include "operator/pages.h"
 #include "operator/tensors.h"
 #include "support/bits.h"
 #include "support/guarded_buffer.h"
@@ -109,7 +110,11 @@ AttentionSpec SpecOf(const Problem& p) {
 }
 
 std::string Describe(const RunOptions& o) {
-  std::string text = o.cache ? "cache, pages of " + std::to_string(o.page_tokens) : o.padded ? "padded" : "packed";
+  const char* const stores[] = {"cache", "pages of tiles", "pages of token rows", "pages of head rows"};
+  std::string text = o.padded ? "padded" : "packed";
+  if (o.cache || o.pages != Pages::kNo) {
+    text = std::string(stores[static_cast<int>(o.pages)]) + ", pages of " + std::to_string(o.page_tokens);
+  }
   text += ", planned for " + std::to_string(o.plan_workers);
   if (o.executor != nullptr) text += ", run by " + std::to_string(o.executor->num_workers());
   if (o.update) text += ", updated";
@@ -136,7 +141,8 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
   const Tensor q = rows_of(p.num_q_heads, p.qk_dim, options.q_dtype);
   const Tensor out = rows_of(p.num_q_heads, p.v_dim, out_dtype);
   const Tensor lse = rows_of(p.num_q_heads, 1, DType::kF32);
-  const bool plain = !options.cache;
+  const bool has_pages = options.pages != Pages::kNo;
+  const bool plain = !options.cache && !has_pages;
   const bool has_v = plain && !first.values_in_keys;
   const auto of_tensors = [](DType dtype) { return IsQuantized(dtype) ? DType::kF32 : dtype; };
   const Tensor k(place, options.padded, plain ? place.kv_tokens : 0, p.num_kv_heads, p.qk_dim,
@@ -167,6 +173,15 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
     cache = FilledCache(sequences, options, random, place.specs);
     if (cache == nullptr) return std::vector<Output>(sequences.size());
   }
+  FilledPages filled;
+  if (has_pages) {
+    filled = FillPages(sequences, options, random);
+    if (filled.store.pages == nullptr) return std::vector<Output>(sequences.size());
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      place.specs[i].page_ids = {filled.ids[i].data(), filled.ids[i].size()};
+    }
+  }
+  const KVPages* const pages = filled.store.pages.get();
   PlanOptions plan_options;
   plan_options.num_workers = options.plan_workers;
   std::vector<SequenceSpec> planned = place.specs;
@@ -181,12 +196,16 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
     }
     planned.pop_back();
   }
-  Result<AttentionPlan> plan =
-      plain ? PlanAttention(spec, planned, plan_options) : PlanAttention(spec, *cache, planned, plan_options);
+  Result<AttentionPlan> plan = plain       ? PlanAttention(spec, planned, plan_options)
+                               : has_pages ? PlanAttention(spec, *pages, planned, plan_options)
+                                           : PlanAttention(spec, *cache, planned, plan_options);
   EXPECT_TRUE(plan.ok()) << plan.status().c_str();
   if (!plan.ok()) return std::vector<Output>(sequences.size());
   if (options.update) {
-    ExpectOk(plain ? plan->Update(place.specs) : plan->Update(*cache, place.specs), "update");
+    ExpectOk(plain       ? plan->Update(place.specs)
+             : has_pages ? plan->Update(*pages, place.specs)
+                         : plan->Update(*cache, place.specs),
+             "update");
   }
 
   AttentionArgs args;
@@ -194,7 +213,8 @@ std::vector<Output> RunLibrary(const std::vector<Sequence>& sequences, const Run
   if (plain) args.k = k.view();
   if (has_v) args.v = v.view();
   args.cache = cache.get();
-  args.layer = options.cache ? 1 : 0;
+  args.pages = pages;
+  args.layer = plain ? 0 : 1;
   if (options.want_out) args.out = out.view();
   if (options.want_lse) args.lse = lse.lse_view();
   if (bias != nullptr) args.bias = bias->view();

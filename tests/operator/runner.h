@@ -18,10 +18,19 @@ namespace headlane::testing {
 
 using Output = reference::CanonicalResult;
 
+// Pages that the caller manages, in place of a KVCache.
+enum class Pages {
+  kNo,
+  kTiles,
+  kTokenRows,  // [page][token][head][dim]
+  kHeadRows,   // [page][head][token][dim]
+};
+
 struct RunOptions {
   Executor* executor = nullptr;  // nullptr: serial
   int plan_workers = 1;
-  bool cache = false;  // keys and values in a KVCache whose free memory was full of NaN; else in plain tensors
+  bool cache = false;        // keys and values in a KVCache whose free memory was full of NaN; else in plain tensors
+  Pages pages = Pages::kNo;  // otherwise not with `cache`
   int64_t page_tokens = 16;
   bool padded = false;   // one batch entry per sequence, [batch, heads, tokens, dim]; else one packed entry
   bool update = false;   // the plan was made for shorter sequences, and Update()d to these
