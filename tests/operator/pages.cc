@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 namespace headlane::testing {
@@ -35,8 +36,14 @@ PagedMemory MakePagedMemory(KVPagesSpec spec, Pages kind, int64_t num_layers) {
       const Result<KVPageLayout> layout = TilePageLayout(spec);
       EXPECT_TRUE(layout.ok()) << layout.status().c_str();
       if (!layout.ok()) return made;
-      made.memory.push_back(Memory(spec.num_pages * layout->page_bytes));
+      const int64_t stride = spec.page_stride > 0 ? spec.page_stride : layout->page_bytes;
+      made.memory.push_back(Memory(spec.num_pages * stride));
       layer.tiles = made.memory.back().data();
+      // Marks of every other page say that there is nothing to fear, as an engine's would that clears them at first.
+      for (int64_t page = 0; page < spec.num_pages; page += 2) {
+        std::memset(made.memory.back().data() + page * stride + layout->marks_offset, 0,
+                    static_cast<size_t>(layout->page_bytes - layout->marks_offset));
+      }
     } else {
       const int64_t rows = spec.num_pages * spec.page_tokens * spec.num_kv_heads;
       made.memory.push_back(Memory(rows * spec.qk_dim * DTypeBytes(spec.k_dtype)));
