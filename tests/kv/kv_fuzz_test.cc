@@ -1,9 +1,10 @@
-// Random histories of several sequences, forks, drafts, removals and windows, against a naive model: each sequence is a
-// vector of the names of its tokens. After every operation attention over a sequence must have the bits of attention
-// over plain tensors that hold these tokens, and a refused operation must have changed nothing.
+// Random histories of several sequences of any types, forks, drafts, removals, windows, saving and restoring, against a
+// naive model: each sequence is a vector of the names of its tokens. After every operation attention over a sequence
+// must have the bits of attention over plain tensors that hold these tokens, as the reference's codec makes them of the
+// quantised types, and a refused operation must have changed nothing.
 //
-// HEADLANE_FUZZ_SECONDS: run new histories for so long (default: a fixed number of them); HEADLANE_FUZZ_FIRST_SEED:
-// begin with this one, to see a failure again.
+// HEADLANE_FUZZ_SECONDS: run new histories for so long (default: a fixed number of them), 60 in CI;
+// HEADLANE_FUZZ_FIRST_SEED: begin with this one, to see a failure again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "kv/attend.h"
 #include "kv/kv_cache_impl.h"
 #include "kv/kv_test_util.h"
+#include "kv/save_util.h"
 
 namespace headlane::internal {
 namespace {
@@ -52,15 +54,15 @@ class History {
   }
 
  private:
-  enum Operation { kCreate, kDrop, kAppend, kFork, kTruncate, kRemove, kDraft, kAbandon, kPrefix };
+  enum Operation { kCreate, kDrop, kAppend, kFork, kTruncate, kRemove, kDraft, kAbandon, kPrefix, kSave, kRestore };
 
   KVCacheSpec MakeSpec() {
     KVCacheSpec spec;
-    const std::vector<DType> dtypes = {DType::kF32, DType::kF16, DType::kBF16};
+    const std::vector<DType> dtypes(std::begin(kEveryDType), std::end(kEveryDType));
     spec.num_layers = random_.Int(1, 3);
     spec.num_kv_heads = random_.Int(1, 2);
-    spec.qk_dim = random_.Pick<int64_t>({3, 8, 16});
-    spec.v_dim = random_.Pick<int64_t>({2, 16});
+    spec.qk_dim = random_.Pick<int64_t>({3, 8, 16, 33});
+    spec.v_dim = random_.Pick<int64_t>({2, 16, 35});
     spec.k_dtype = random_.Pick(dtypes);
     spec.v_dtype = random_.Pick(dtypes);
     spec.page_tokens = random_.Pick<int64_t>({16, 16, 32, 48, 128});
@@ -87,7 +89,7 @@ class History {
     if (sequences_.empty() || random_.OneIn(12)) return Create();
     const size_t index = static_cast<size_t>(random_.Int(0, static_cast<int64_t>(sequences_.size()) - 1));
     Model& model = sequences_[index];
-    switch (random_.Int(0, 11)) {
+    switch (random_.Int(0, 13)) {
       case 0:
         return random_.OneIn(2) ? Drop(index) : Abandon(model);
       case 1:
@@ -102,6 +104,10 @@ class History {
         return Draft(model);
       case 7:
         return Prefix(model);
+      case 8:
+        return Save();
+      case 9:
+        return Restore();
       default:
         return Append(model);
     }
@@ -325,6 +331,46 @@ class History {
     sequences_.push_back(child);
   }
 
+  // Some of the sequences, for later: what is restored is what they were.
+  void Save() {
+    saved_models_.clear();
+    std::vector<SequenceId> ids;
+    for (const Model& model : sequences_) {
+      if (random_.OneIn(2)) continue;
+      ids.push_back(model.id);
+      saved_models_.push_back(model);
+    }
+    saved_ = Saved(cache_, ids);
+    Count(kSave, true);
+  }
+
+  // Into the cache that they came from, whatever became of them there.
+  void Restore() {
+    if (saved_.empty()) return;
+    const bool damaged = random_.OneIn(4);
+    Bytes bytes = saved_;
+    if (damaged && random_.OneIn(2)) {
+      bytes[static_cast<size_t>(random_.Int(0, static_cast<int64_t>(bytes.size()) - 1))] ^= std::byte{4};
+    } else if (damaged) {
+      bytes.resize(static_cast<size_t>(random_.Int(0, static_cast<int64_t>(bytes.size()) - 1)));
+    }
+    const KVCacheUsage before = cache_.usage();
+    const Result<std::vector<RestoredSequence>> restored = internal::Restore(cache_, bytes);
+    Count(kRestore, restored.ok());
+    if (!restored.ok()) {
+      EXPECT_TRUE(damaged || restored.status().code() == StatusCode::kResourceExhausted) << restored.status().message();
+      EXPECT_EQ(cache_.usage().used_pages, before.used_pages);
+      return;
+    }
+    EXPECT_FALSE(damaged);
+    ASSERT_EQ(restored->size(), saved_models_.size());
+    for (size_t i = 0; i < saved_models_.size(); ++i) {
+      EXPECT_EQ((*restored)[i].saved, saved_models_[i].id);
+      sequences_.push_back(saved_models_[i]);
+      sequences_.back().id = (*restored)[i].id;
+    }
+  }
+
   // q_len rows at the end of the sequence, in every layer.
   ::testing::AssertionResult Same(SequenceId id, const std::vector<int64_t>& names, int64_t q_len) const {
     const int64_t kv_len = static_cast<int64_t>(names.size());
@@ -379,6 +425,8 @@ class History {
   KVCache cache_;
   KVCacheSpec spec_;
   std::vector<Model> sequences_;
+  std::vector<Model> saved_models_;
+  Bytes saved_;
   int64_t next_name_ = 1;
 };
 
@@ -396,9 +444,10 @@ TEST(KVFuzz, HistoriesAgreeWithPlainVectors) {
   }
   if (HasFailure()) return;
   // Everything happened, and was refused where it can be.
-  const char* const names[] = {"create", "drop", "append", "fork", "truncate", "remove", "draft", "abandon", "prefix"};
+  const char* const names[] = {"create", "drop",    "append", "fork", "truncate", "remove",
+                               "draft",  "abandon", "prefix", "save", "restore"};
   for (size_t i = 0; i < std::size(names); ++i) EXPECT_GT(counts.done[i], 10) << names[i];
-  for (const size_t i : {0, 2, 3, 4, 5}) EXPECT_GT(counts.refused[i], 10) << names[i];
+  for (const size_t i : {0, 2, 3, 4, 5, 10}) EXPECT_GT(counts.refused[i], 10) << names[i];
 }
 
 }  // namespace
