@@ -1,13 +1,24 @@
-// Linear layers: y = x * W^T.
+// Linear layers: y = x * W^T, with weights that stay in memory as they are stored.
+//
+// A layer is one matrix or several side by side (parts), each in a format of its own: q, k and v as one pass over
+// memory. Weights are repacked once, into as many bytes as they had, and expanded in registers. With kTile each output
+// is one chain of FMAs over in_features, on the weights as weight_format.h defines them: the same bits for any rows,
+// threads, parts, formats of equal weights, and SIMD targets with FMA.
+//
+// RMS-norm's scale is not part of a layer: it multiplies x and rounds before the products, and moving it behind the sum
+// would change bits. Norm the rows before; a row is so short that each worker of a team can do it for itself.
 #ifndef HEADLANE_LINEAR_H_
 #define HEADLANE_LINEAR_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "headlane/executor.h"
 #include "headlane/status.h"
+#include "headlane/weight_format.h"
 
 namespace headlane {
 
@@ -15,7 +26,7 @@ enum class LinearBackend : int32_t {
   // Our own cache-blocked GEMM: each output is one chain of FMAs over in_features, the same bits for any rows and
   // threads.
   kTile = 0,
-  // oneDNN's matmul: no promise of bits. Unsupported in a build without oneDNN.
+  // oneDNN's matmul on f32 weights: no promise of bits. Unsupported in a build without oneDNN.
   kOneDnn,
 };
 
@@ -31,33 +42,105 @@ struct WeightRows {
   Status (*read)(const void* context, int64_t row, float* out) noexcept = nullptr;
 };
 
+// The rows of a part as they are stored, StoredRowBytes(format, in_features) each. Either `data`, or `read`.
+struct StoredRows {
+  const void* data = nullptr;  // any alignment; used during Create only
+  int64_t data_bytes = 0;      // at least those of all rows
+  int64_t row_stride = 0;      // bytes from row to row; 0: one behind the other
+
+  // Writes the bytes of `row` to `out`, which is 8-byte aligned. May be called from several threads at once, each row
+  // once, in any order.
+  const void* context = nullptr;
+  Status (*read)(const void* context, int64_t row, void* out) noexcept = nullptr;
+};
+
+struct LinearPart {
+  int64_t out_features = 0;
+  WeightFormat format = WeightFormat::kF32;
+  StoredRows rows;              // not used by CreateFromPacked
+  const float* bias = nullptr;  // optional, [out_features]; copied
+};
+
+// What becomes of the sums s (with the bias added, if there is one).
+enum class LinearOutput : int32_t {
+  kStore = 0,  // y = s; the parts' features one behind the other
+  kAdd,        // y = y + s, as AddRows of the residual stream
+  kSwiGlu,     // y = silu(s of part 0) * (s of part 1), as SiluMul (ops.h); two parts of equal out_features
+};
+
+struct LinearSpec {
+  LinearBackend backend = LinearBackend::kTile;
+  int64_t in_features = 0;
+  std::span<const LinearPart> parts;  // at least one
+  LinearOutput output = LinearOutput::kStore;
+};
+
+// Operands of one run: x [rows][in_features], y [rows][out_features]; strides in elements. y must not overlap x.
+struct LinearOperands {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t rows = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+
 namespace internal {
 class LinearImpl;
 }
 
 class Linear {
  public:
-  // Packs the weights. Requires: 0 < in_features, 0 < out_features. Errors: InvalidArgument, ResourceExhausted,
-  // Unsupported (backend), and whatever `rows` returns. Threads: the executor's.
+  // Packs the weights, on the executor's threads. Errors: InvalidArgument (sizes, missing rows or rows that are shorter
+  // than they must be, in_features no whole number of a format's blocks), Unsupported (format, backend),
+  // ResourceExhausted, and whatever a part's `read` returns. Nothing is allocated before everything is checked.
+  static Result<Linear> Create(const LinearSpec& spec, Executor& executor) noexcept;
+
+  // One part of f32 rows. Requires: 0 < in_features, 0 < out_features.
   static Result<Linear> Create(LinearBackend backend, int64_t out_features, int64_t in_features, const WeightRows& rows,
                                Executor& executor) noexcept;
+
+  // A layer over bytes that packed() of a layer with the same spec gave, kept elsewhere: a mapped file. They are not
+  // copied and must outlive the layer, at a 64-byte aligned address. kTile only. Errors: InvalidArgument (another size
+  // or alignment), as Create. What the bytes hold is not checked: any bytes are weights.
+  static Result<Linear> CreateFromPacked(const LinearSpec& spec, std::span<const std::byte> packed) noexcept;
+
+  // What packed() of such a layer will have; checks the spec as Create does, but for the rows.
+  static Result<int64_t> PackedBytes(const LinearSpec& spec) noexcept;
+  // Names the layout: version, formats and sizes. Packed bytes are good for a spec with the same number only.
+  static uint64_t PackedLayout(const LinearSpec& spec) noexcept;
 
   Linear(Linear&&) noexcept;
   Linear& operator=(Linear&&) noexcept;
   ~Linear();
 
-  // Shapes: x [rows][in_features], y [rows][out_features], strides in elements; y must not overlap x.
   // Errors: InvalidArgument (null data, strides shorter than a row, negative rows), Internal (oneDNN failed),
-  // Unsupported (oneDNN in a child after fork(), in a build without OpenMP). Allocation: none with kTile. Threads: the
-  // executor's; the same layer may run at the same time on kTile.
+  // Unsupported (oneDNN in a child after fork(), in a build without OpenMP). Allocation: none with kTile, which takes
+  // up to 96 KiB of each worker's stack. Threads: the executor's; the same layer may run at the same time on kTile.
   Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
              Executor& executor) const noexcept;
+  Status Run(const LinearOperands& operands, Executor& executor) const noexcept;
+
+  // The same for a team of threads that is there already, with kTile: a run is NumItems(rows, num_workers) items, which
+  // may be done by any threads in any order, each once, and are done when all calls have returned (the caller's
+  // barrier). num_workers is how finely the run is cut; the bits do not depend on it. RunWorker takes items from
+  // `next`, which must be 0 before the first worker, until none is left. Both run in the default floating-point
+  // environment. Errors: as Run; Unsupported (kOneDnn), OutOfRange (items that do not exist).
+  int64_t NumItems(int64_t rows, int num_workers) const noexcept;
+  Status RunItems(const LinearOperands& operands, int num_workers, int64_t begin, int64_t end) const noexcept;
+  Status RunWorker(const LinearOperands& operands, int num_workers, std::atomic<int64_t>& next) const noexcept;
+
+  // Writes the in_features weights of a feature, counted over the parts, exactly: the rows of an embedding that is the
+  // output layer too. kTile only. Errors: OutOfRange, Unsupported. Allocation: none. Threads: any.
+  Status ReadWeights(int64_t feature, float* out) const noexcept;
 
   int64_t in_features() const noexcept;
+  // Of y: of one part for kSwiGlu, else of all.
   int64_t out_features() const noexcept;
   LinearBackend backend() const noexcept;
   // Bytes of weights that one run reads from memory.
   size_t weight_bytes() const noexcept;
+  // The weights, as they may be stored; empty for kOneDnn. Valid as long as the layer (and where it is moved to).
+  std::span<const std::byte> packed() const noexcept;
   // The implementation in a few words, for tables: "tile AVX2", "onednn brgemm:avx2", ...
   const char* implementation() const noexcept;
 

@@ -18,6 +18,7 @@
 
 #include "base/blocking.h"
 #include "headlane/dtype.h"
+#include "headlane/weight_format.h"
 
 namespace headlane::internal {
 
@@ -140,6 +141,29 @@ struct LinearArgs {
   int64_t num_features;  // <= num_tiles * 16: features that exist; nothing is written behind them
 };
 
+// As LinearArgs for few rows and weights as they are stored (base/weight_tile.h): y[r][f] = fma chain over all inputs.
+struct WeightArgs {
+  const float* x;  // [rows][x_pitch]
+  int64_t x_pitch;
+  int64_t rows;      // 1 .. kMaxWeightRows
+  int64_t k_len;     // inputs: all that a tile has
+  const uint8_t* w;  // tile t at w + t * tile_bytes, 64-byte aligned
+  int64_t tile_bytes;
+  int64_t num_tiles;
+  float* y;  // [rows][y_pitch]
+  int64_t y_pitch;
+  int64_t num_features;  // <= num_tiles * 16: nothing is written behind them
+};
+inline constexpr int64_t kMaxWeightRows = 8;
+
+// Weights of one tile as f32 in the order of LinearArgs::w.
+struct ExpandArgs {
+  const uint8_t* tile;
+  int64_t k_begin;  // whole blocks; of BF16 pairs
+  int64_t k_end;    // the same, or the last input
+  float* out;       // [k_end - k_begin][16], 64-byte aligned
+};
+
 // A K or V tile widened to f32: same order, exact values. Many rows use it in place of widening once per group of rows.
 struct WidenTileArgs {
   const void* tile;
@@ -238,6 +262,12 @@ struct ElementwiseKernels {
   const char* compiled_for;
 };
 
+// Everything of one format of weights.
+struct WeightKernels {
+  void (*few_rows)(const WeightArgs&) noexcept;
+  void (*expand)(const ExpandArgs&) noexcept;  // nullptr for F32, whose tiles are panels
+};
+
 // What the micro-kernel holds in registers at a time: rows x cols vectors of so many lanes.
 struct RegisterBlock {
   int64_t rows;
@@ -250,16 +280,17 @@ struct RegisterBlock {
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
 struct KernelTable {
   const char* target;
-  const char* compiled_for[kNumDTypes + 5];  // of all translation units: kv by DType, rows, softmax, elementwise,
-                                             // linear, hadamard
-  int vector_bytes;          // of this target on this machine
-  KvKernels kv[kNumDTypes];  // by DType of the stored keys or values
+  const char* compiled_for[kNumDTypes + 11];  // of all translation units: kv by DType, rows, softmax,
+                                              // elementwise, linear, hadamard, weights
+  int vector_bytes;                           // of this target on this machine
+  KvKernels kv[kNumDTypes];                   // by DType of the stored keys or values
   void (*k_to_v_tile)(const KToVTileArgs&) noexcept;
   void (*qk_rows)(const QkRowsArgs&) noexcept;
   void (*pv_rows)(const PvRowsArgs&) noexcept;
   SoftmaxKernels softmax;
   ElementwiseKernels elementwise;
   void (*linear_f32)(const LinearArgs&) noexcept;
+  WeightKernels weights[kNumWeightFormats];  // by WeightFormat
   // The largest block of a call with so many rows, at least 1; for plans to be explained.
   RegisterBlock (*register_block)(int64_t rows) noexcept;
   // x[0, n) in place, by the normalised Walsh-Hadamard transform in blocks (hadamard.cc). Its own inverse.

@@ -42,11 +42,14 @@ KernelTable MakeTable(int64_t target) {
   const SoftmaxKernels softmax = Softmax(target);
   const ElementwiseKernels elementwise = Elementwise(target);
   const LinearKernels linear = Linear(target);
+  const WeightTables half = Weights16Bit(target), q8 = WeightsQ8(target), q4 = WeightsQ4(target);
+  const WeightTables q5 = WeightsQ5(target), q45k = WeightsQ45K(target), q6k = WeightsQ6K(target);
   const HadamardKernels hadamard = Hadamard(target);
   return {
       hwy::TargetName(target),
       {f32.compiled_for, f16.compiled_for, bf16.compiled_for, int8.compiled_for, fp8.compiled_for, int4.compiled_for,
-       rows.compiled_for, softmax.compiled_for, elementwise.compiled_for, linear.compiled_for, hadamard.compiled_for},
+       rows.compiled_for, softmax.compiled_for, elementwise.compiled_for, linear.compiled_for, hadamard.compiled_for,
+       half.compiled_for, q8.compiled_for, q4.compiled_for, q5.compiled_for, q45k.compiled_for, q6k.compiled_for},
       linear.vector_bytes,
       {f32, f16, bf16, int8, fp8, int4},
       KToVTile(target),
@@ -55,6 +58,8 @@ KernelTable MakeTable(int64_t target) {
       softmax,
       elementwise,
       linear.f32,
+      {linear.weights, half.first, half.second, q8.first, q4.first, q4.second, q5.first, q5.second, q45k.first,
+       q45k.second, q6k.first},
       linear.register_block,
       hadamard.row};
 }

@@ -26,11 +26,23 @@ SoftmaxKernels Softmax(int64_t target);
 ElementwiseKernels Elementwise(int64_t target);
 struct LinearKernels {
   void (*f32)(const LinearArgs&) noexcept;
+  WeightKernels weights;
   RegisterBlock (*register_block)(int64_t rows) noexcept;
   int vector_bytes;
   const char* compiled_for;
 };
 LinearKernels Linear(int64_t target);
+// One or two formats of weights.
+struct WeightTables {
+  WeightKernels first, second;
+  const char* compiled_for;
+};
+WeightTables Weights16Bit(int64_t target);  // F16, BF16
+WeightTables WeightsQ8(int64_t target);     // Q8_0
+WeightTables WeightsQ4(int64_t target);     // Q4_0, Q4_1
+WeightTables WeightsQ5(int64_t target);     // Q5_0, Q5_1
+WeightTables WeightsQ45K(int64_t target);   // Q4_K, Q5_K
+WeightTables WeightsQ6K(int64_t target);    // Q6_K
 struct HadamardKernels {
   void (*row)(float* x, int64_t n) noexcept;
   const char* compiled_for;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "headlane/executor.h"
 #include "headlane/linear.h"
@@ -19,9 +20,17 @@ class LinearImpl {
   LinearImpl& operator=(const LinearImpl&) = delete;
   virtual ~LinearImpl() = default;
 
-  // As Linear::Run, arguments checked and rows > 0.
-  virtual Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
-                     Executor& executor) const noexcept = 0;
+  // As in Linear, arguments checked and rows > 0.
+  virtual Status Run(const LinearOperands& operands, Executor& executor) const noexcept = 0;
+  // 0: can't be cut into items.
+  virtual int64_t NumItems(int64_t /*rows*/, int /*num_workers*/) const noexcept { return 0; }
+  // Requires: 0 <= begin <= end <= NumItems, the default floating-point environment.
+  virtual void RunItems(const LinearOperands& /*operands*/, int /*num_workers*/, int64_t /*begin*/,
+                        int64_t /*end*/) const noexcept {}
+  // Requires: the feature exists. False: the weights are not there any more.
+  virtual bool ReadWeights(int64_t /*feature*/, float* /*out*/) const noexcept { return false; }
+  virtual int64_t num_weight_rows() const noexcept { return 0; }
+  virtual std::span<const std::byte> packed() const noexcept { return {}; }
   virtual size_t weight_bytes() const noexcept = 0;
   virtual const char* implementation() const noexcept = 0;
 

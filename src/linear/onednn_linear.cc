@@ -95,8 +95,7 @@ class OneDnnLinear final : public LinearImpl {
       : LinearImpl(LinearBackend::kOneDnn, out_features, in_features) {}
 
   Status Pack(const WeightRows& rows, Executor& executor) noexcept;
-  Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
-             Executor& executor) const noexcept override;
+  Status Run(const LinearOperands& operands, Executor& executor) const noexcept override;
 
   size_t weight_bytes() const noexcept override { return weight_bytes_; }
   const char* implementation() const noexcept override { return implementation_; }
@@ -220,14 +219,14 @@ Status OneDnnLinear::FindPrimitive(int64_t rows, int64_t x_stride, int64_t y_str
   return OkStatus();
 }
 
-Status OneDnnLinear::Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
-                         Executor& executor) const noexcept {
+Status OneDnnLinear::Run(const LinearOperands& operands, Executor& executor) const noexcept {
+  const int64_t x_stride = operands.x_stride, rows = operands.rows, y_stride = operands.y_stride;
   return GuardedWithThreads(executor, [&] {
     const std::lock_guard<std::mutex> lock(mutex_);
     dnnl::matmul matmul;
     HEADLANE_RETURN_IF_ERROR(FindPrimitive(rows, x_stride, y_stride, &matmul));
-    const memory source(Rows(rows, in_features(), x_stride), engine_, const_cast<float*>(x));
-    const memory destination(Rows(rows, out_features(), y_stride), engine_, y);
+    const memory source(Rows(rows, in_features(), x_stride), engine_, const_cast<float*>(operands.x));
+    const memory destination(Rows(rows, out_features(), y_stride), engine_, operands.y);
     matmul.execute(stream_, {{DNNL_ARG_SRC, source}, {DNNL_ARG_WEIGHTS, weights_}, {DNNL_ARG_DST, destination}});
     stream_.wait();
     return OkStatus();

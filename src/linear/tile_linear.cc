@@ -1,43 +1,46 @@
-// y = x W^T with W in tiles of 16 output features, [ceil(out / 16)][in][16]: the operand that the micro-kernel reads
+// y = x W^T with W in tiles of 16 output features, stored as base/weight_tile.h says: the operand that kernels read
 // front to back.
 //
 // Each output is one chain of FMAs over the inputs in ascending order. Blocks of inputs continue the chain from the
 // stored sum, which is a float already: storing and reloading changes no bit. So nothing below can change a result: it
 // is about caches and threads only.
 //
-// Blocking (Goto and van de Geijn 2008, names as there), from the outside in:
-//   item           kItemRows rows x up to kItemTiles tiles; the unit that workers take
-//   kc             kKc inputs: the part of the item's tiles that stays in L2 (240 KiB), one tile's part in L1 (20 KiB)
-//   mc             kSubRows rows: their kc inputs stay close (30 KiB) while the tiles pass; few, so that rows at a
-//                  pitch of a power of two, which all fall into the same sets of a cache, still fit
+// Few rows read the tiles once, from memory, and expand weights in registers. For many rows (Goto and van de Geijn
+// 2008, names as there), from the outside in:
+//   item           up to kItemRows rows x kPanelTiles tiles; the unit that workers take
+//   kc             up to kMaxKc inputs of these tiles, expanded to an f32 panel (64 KiB, L2; one tile of it in L1)
+//   mc             kSubRows rows: their kc inputs stay in L1 while the tiles pass
 //   mr, nr         the micro-kernel's registers
-// x is not packed: each broadcast reads the next float of a row, and only kMaxRegisterRows rows are read at a time.
+// Sums stay in a buffer of the item, so that y is written once, with what is added to or made of them. Both buffers are
+// on the stack: no state, whoever calls. x is not packed: each broadcast reads the next float of a row.
 #include "linear/tile_linear.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <utility>
 
 #include "base/aligned_buffer.h"
 #include "base/blocking.h"
 #include "base/checked_math.h"
+#include "base/weight_tile.h"
 #include "exec/parallel_for.h"
 #include "kernels/kernel_api.h"
 #include "linear/first_error.h"
+#include "linear/pack_weights.h"
 
 namespace headlane::internal {
 namespace {
 
 constexpr int64_t kTileFeatures = kTileKeys;
 
-// The rows that the micro-kernel computes in one pass over a tile: up to so many, weights are used once and nothing is
-// gained by blocking.
-constexpr int64_t kMaxRegisterRows = 6;
+constexpr int64_t kItemRows = 96;
 constexpr int64_t kSubRows = 24;
-constexpr int64_t kItemRows = 192;
-constexpr int64_t kItemTiles = 12;
-constexpr int64_t kKc = 320;
+constexpr int64_t kPanelTiles = 4;
+constexpr int64_t kMaxKc = 256;  // a multiple of every format's block
+// Floats of sums that few rows keep where these do not go to y straight away.
+constexpr int64_t kFewSums = 4096;
 
 // With few rows a worker should find at least so many bytes of weights in an item: taking one costs a trip to the
 // shared counter.
@@ -45,145 +48,419 @@ constexpr int64_t kMinItemBytes = 256 << 10;
 // And so many items per worker, where there is enough work, so that a late worker leaves its share to the others.
 constexpr int64_t kItemsPerWorker = 4;
 
-// How a run is cut into items. Row blocks are equal but for the last, tile blocks differ by one at most.
+// A part of a layer, packed.
+struct Part {
+  WeightFormat format = WeightFormat::kF32;
+  int64_t out_features = 0;
+  int64_t first_feature = 0;  // of all parts
+  int64_t num_tiles = 0;
+  int64_t tile_bytes = 0;
+  int64_t offset = 0;  // of the tiles in the packed bytes
+  const uint8_t* tiles = nullptr;
+  const float* bias = nullptr;  // null: none
+  WeightKernels kernels = {};
+
+  int64_t Features(int64_t tile_begin, int64_t tile_end) const {
+    return std::min(tile_end * kTileFeatures, out_features) - tile_begin * kTileFeatures;
+  }
+};
+
+// How a run is cut into items: blocks of rows x blocks of units. A unit is a tile, or a pair of them for SwiGLU.
 struct Partition {
   int64_t rows_per_block;
   int64_t num_row_blocks;
-  int64_t num_tile_blocks;
+  int64_t units_per_block;
+  int64_t num_unit_blocks;
 };
-
-Partition Cut(int64_t rows, int64_t num_tiles, int64_t tile_bytes, int64_t num_workers) {
-  Partition cut = {};
-  cut.rows_per_block = RoundUp(CeilDiv(rows, CeilDiv(rows, kItemRows)), kMaxRegisterRows);
-  cut.num_row_blocks = CeilDiv(rows, cut.rows_per_block);
-  int64_t wanted = num_workers * kItemsPerWorker;
-  if (rows > kSubRows) {
-    cut.num_tile_blocks = CeilDiv(num_tiles, kItemTiles);
-  } else {
-    cut.num_tile_blocks = 1;
-    wanted = std::clamp(num_tiles * tile_bytes / kMinItemBytes, num_workers, wanted);
-  }
-  if (num_workers > 1) {
-    cut.num_tile_blocks = std::max(cut.num_tile_blocks, CeilDiv(wanted, cut.num_row_blocks));
-    // As many items for each worker.
-    while (cut.num_tile_blocks < num_tiles && cut.num_row_blocks * cut.num_tile_blocks % num_workers != 0) {
-      ++cut.num_tile_blocks;
-    }
-  }
-  cut.num_tile_blocks = std::min(cut.num_tile_blocks, num_tiles);
-  return cut;
-}
 
 class TileLinear final : public LinearImpl {
  public:
-  TileLinear(int64_t out_features, int64_t in_features) noexcept
-      : LinearImpl(LinearBackend::kTile, out_features, in_features),
+  TileLinear(const LinearSpec& spec, const WeightLayout& layout) noexcept
+      : LinearImpl(LinearBackend::kTile, layout.out_features, spec.in_features),
         kernels_(ActiveKernels()),
-        num_tiles_(CeilDiv(out_features, kTileFeatures)) {
+        output_(spec.output) {
     std::snprintf(implementation_, sizeof(implementation_), "tile %s", kernels_.target);
   }
 
-  Status Pack(const WeightRows& rows, Executor& executor) noexcept;
-  Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
-             Executor& executor) const noexcept override;
+  // Fills parts_, whose tiles stand at `packed`, or in memory of the layer when that is empty.
+  Status Init(const LinearSpec& spec, const WeightLayout& layout, std::span<const std::byte> packed) noexcept;
+  Status Pack(const LinearSpec& spec, Executor& executor) noexcept;
 
-  size_t weight_bytes() const noexcept override { return static_cast<size_t>(weights_.bytes()); }
+  Status Run(const LinearOperands& operands, Executor& executor) const noexcept override {
+    const int num_workers = std::max(executor.num_workers(), 1);
+    ParallelFor(executor, NumItems(operands.rows, num_workers), 1,
+                [&](int64_t begin, int64_t end) { RunItems(operands, num_workers, begin, end); });
+    return OkStatus();
+  }
+  int64_t NumItems(int64_t rows, int num_workers) const noexcept override {
+    const Partition cut = Cut(rows, num_workers);
+    return cut.num_row_blocks * cut.num_unit_blocks;
+  }
+  void RunItems(const LinearOperands& operands, int num_workers, int64_t begin, int64_t end) const noexcept override;
+  bool ReadWeights(int64_t feature, float* out) const noexcept override;
+
+  int64_t num_weight_rows() const noexcept override { return weight_rows_; }
+  std::span<const std::byte> packed() const noexcept override { return packed_; }
+  size_t weight_bytes() const noexcept override { return packed_.size(); }
   const char* implementation() const noexcept override { return implementation_; }
 
  private:
-  int64_t tile_floats() const { return in_features() * kTileFeatures; }
-  Status PackTile(const WeightRows& rows, int64_t tile, float* buffer) noexcept;
+  bool is_pairs() const { return output_ == LinearOutput::kSwiGlu; }
+  Partition Cut(int64_t rows, int64_t num_workers) const;
+  Status PackTiles(const LinearPart& from, const Part& part, int64_t begin, int64_t end, FirstError& error,
+                   int64_t first_tile) noexcept;
+
+  void FewRows(const LinearOperands& operands, int64_t unit_begin, int64_t unit_end) const;
+  void FewRowsOfPart(const LinearOperands& operands, const Part& part, int64_t tile_begin, int64_t tile_end) const;
+  void FewRowsOfPair(const LinearOperands& operands, int64_t tile_begin, int64_t tile_end) const;
+  void FewSums(const LinearOperands& operands, const Part& part, int64_t tile_begin, int64_t tile_end, float* sums,
+               int64_t pitch) const;
+
+  // Tiles of one part that are side by side in a panel, and in the buffer of sums.
+  struct PanelRun {
+    const Part* part;
+    int64_t tile_begin, tile_end;
+  };
+  void ManyRows(const LinearOperands& operands, int64_t row_begin, int64_t row_end, int64_t unit_begin,
+                int64_t unit_end) const;
+  void PanelSums(const LinearOperands& operands, int64_t row_begin, int64_t row_end, const PanelRun* runs, int num_runs,
+                 float* panel, float* sums, int64_t pitch) const;
+  void Output(const PanelRun* runs, const LinearOperands& operands, int64_t row_begin, int64_t row_end, float* sums,
+              int64_t pitch) const;
 
   const KernelTable& kernels_;
-  int64_t num_tiles_;
-  AlignedBuffer weights_;  // [num_tiles][in_features][16], features that do not exist are 0
+  LinearOutput output_;
+  std::unique_ptr<Part[]> parts_;
+  int num_parts_ = 0;
+  int64_t num_units_ = 0;
+  int64_t weight_rows_ = 0;
+  AlignedBuffer buffer_;
+  AlignedBuffer bias_;
+  std::span<const std::byte> packed_;
   char implementation_[40];
 };
 
-// Through a buffer of 16 rows.
-Status TileLinear::PackTile(const WeightRows& rows, int64_t tile, float* buffer) noexcept {
-  const int64_t k = in_features();
-  const int64_t first = tile * kTileFeatures;
-  const int64_t num_rows = std::min(kTileFeatures, out_features() - first);
-  for (int64_t row = 0; row < num_rows; ++row) {
-    HEADLANE_RETURN_IF_ERROR(rows.read(rows.context, first + row, buffer + row * k));
+Status TileLinear::Init(const LinearSpec& spec, const WeightLayout& layout,
+                        std::span<const std::byte> packed) noexcept {
+  parts_.reset(new (std::nothrow) Part[spec.parts.size()]);
+  if (parts_ == nullptr) return MakeStatus(StatusCode::kResourceExhausted, "linear: no memory for a layer");
+  // Untouched until a worker packs into it.
+  if (packed.empty()) {
+    HEADLANE_ASSIGN_OR_RETURN(buffer_, AlignedBuffer::Create(layout.packed_bytes, "weights of a linear layer"));
+    packed = {buffer_.data(), static_cast<size_t>(layout.packed_bytes)};
   }
-  PackTileArgs args = {};
-  args.rows = buffer;
-  args.row_stride = k;
-  args.dim_stride = 1;
-  args.dim = k;
-  args.num_keys = num_rows;
-  args.tile = weights_.as<float>() + tile * tile_floats();
-  kernels_.kv[0].pack_k(args);
+  bool has_bias = false;
+  for (const LinearPart& from : spec.parts) has_bias = has_bias || from.bias != nullptr;
+  if (has_bias) {
+    HEADLANE_ASSIGN_OR_RETURN(
+        bias_, AlignedBuffer::Create(layout.weight_rows * int64_t{sizeof(float)}, "biases of a linear layer"));
+  }
+  packed_ = packed;
+  int64_t offset = 0;
+  for (const LinearPart& from : spec.parts) {
+    Part& part = parts_[num_parts_++];
+    part.format = from.format;
+    part.out_features = from.out_features;
+    part.first_feature = weight_rows_;
+    part.num_tiles = CeilDiv(from.out_features, kTileFeatures);
+    part.tile_bytes = WeightTileBytes(from.format, spec.in_features);
+    part.offset = offset;
+    part.tiles = reinterpret_cast<const uint8_t*>(packed.data()) + offset;
+    part.kernels = kernels_.weights[static_cast<int>(from.format)];
+    if (from.bias != nullptr) {
+      float* const bias = bias_.as<float>() + weight_rows_;
+      std::copy_n(from.bias, from.out_features, bias);
+      part.bias = bias;
+    }
+    offset += part.num_tiles * part.tile_bytes;
+    weight_rows_ += part.out_features;
+    num_units_ += part.num_tiles;
+  }
+  if (is_pairs()) num_units_ /= 2;
   return OkStatus();
 }
 
-Status TileLinear::Pack(const WeightRows& rows, Executor& executor) noexcept {
-  int64_t bytes = 0;
-  if (!CheckedProduct({num_tiles_, kTileFeatures, in_features(), int64_t{sizeof(float)}}, &bytes)) {
-    return MakeStatus(StatusCode::kResourceExhausted, "linear: weights of [%lld, %lld] exceed memory",
-                      static_cast<long long>(out_features()), static_cast<long long>(in_features()));
-  }
-  // Untouched until a worker packs into it, and zero where none does: the padding of the last tile.
-  HEADLANE_ASSIGN_OR_RETURN(weights_, AlignedBuffer::Create(bytes, "weights of a linear layer"));
-  FirstError error;
-  // Ranges long enough that their buffer costs nothing, short enough that workers end together.
-  const int64_t grain = std::max<int64_t>(num_tiles_ / (int64_t{8} * std::max(executor.num_workers(), 1)), 1);
-  ParallelFor(executor, num_tiles_, grain, [&](int64_t begin, int64_t end) {
-    const std::unique_ptr<float[]> buffer(new (std::nothrow) float[static_cast<size_t>(tile_floats())]);
-    for (int64_t tile = begin; tile < end && error.ShouldTry(tile); ++tile) {
-      const Status status = buffer != nullptr ? PackTile(rows, tile, buffer.get())
-                                              : MakeStatus(StatusCode::kResourceExhausted,
-                                                           "linear: no memory for 16 rows of %lld weights to pack",
-                                                           static_cast<long long>(in_features()));
-      if (!status.ok()) error.Report(tile, status);
+// Tiles [begin, end) of a part, through a buffer of 16 rows where they are not in memory.
+Status TileLinear::PackTiles(const LinearPart& from, const Part& part, int64_t begin, int64_t end, FirstError& error,
+                             int64_t first_tile) noexcept {
+  const Result<int64_t> row_bytes = StoredRowBytes(from.format, in_features());
+  if (!row_bytes.ok()) return row_bytes.status();
+  const int64_t pitch = RoundUp(*row_bytes, 8);
+  std::unique_ptr<uint8_t[]> buffer;
+  if (from.rows.data == nullptr) {
+    buffer.reset(new (std::nothrow) uint8_t[static_cast<size_t>(pitch * kTileFeatures)]);
+    if (buffer == nullptr) {
+      return MakeStatus(StatusCode::kResourceExhausted, "linear: no memory for 16 rows of %lld bytes to pack",
+                        static_cast<long long>(*row_bytes));
     }
-  });
-  return error.status();
-}
-
-Status TileLinear::Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
-                       Executor& executor) const noexcept {
-  const int64_t k = in_features();
-  const Partition cut =
-      Cut(rows, num_tiles_, tile_floats() * int64_t{sizeof(float)}, std::max(executor.num_workers(), 1));
-  const int64_t kc = rows <= kMaxRegisterRows ? k : CeilDiv(k, CeilDiv(k, kKc));
-  ParallelFor(executor, cut.num_row_blocks * cut.num_tile_blocks, 1, [&](int64_t item, int64_t) {
-    const int64_t row_block = item % cut.num_row_blocks, tile_block = item / cut.num_row_blocks;
-    const int64_t row_begin = row_block * cut.rows_per_block;
-    const int64_t row_end = std::min(rows, row_begin + cut.rows_per_block);
-    const int64_t tile_begin = tile_block * num_tiles_ / cut.num_tile_blocks;
-    const int64_t tile_end = (tile_block + 1) * num_tiles_ / cut.num_tile_blocks;
-    for (int64_t k_begin = 0; k_begin < k; k_begin += kc) {
-      for (int64_t row = row_begin; row < row_end; row += kSubRows) {
-        LinearArgs args = {};
-        args.x = x + row * x_stride + k_begin;
-        args.x_pitch = x_stride;
-        args.rows = std::min(kSubRows, row_end - row);
-        args.k_len = std::min(kc, k - k_begin);
-        args.w = weights_.as<float>() + tile_begin * tile_floats() + k_begin * kTileFeatures;
-        args.w_tile_stride = tile_floats();
-        args.num_tiles = tile_end - tile_begin;
-        args.accumulate = k_begin > 0;
-        args.y = y + row * y_stride + tile_begin * kTileFeatures;
-        args.y_pitch = y_stride;
-        args.num_features =
-            std::min((tile_end - tile_begin) * kTileFeatures, out_features() - tile_begin * kTileFeatures);
-        kernels_.linear_f32(args);
+  }
+  const int64_t stride = from.rows.row_stride == 0 ? *row_bytes : from.rows.row_stride;
+  for (int64_t tile = begin; tile < end && error.ShouldTry(first_tile + tile); ++tile) {
+    const int64_t num_rows = part.Features(tile, tile + 1);
+    const uint8_t* rows[kTileFeatures] = {};
+    for (int64_t i = 0; i < num_rows; ++i) {
+      const int64_t row = tile * kTileFeatures + i;
+      if (from.rows.data != nullptr) {
+        rows[i] = static_cast<const uint8_t*>(from.rows.data) + row * stride;
+      } else {
+        uint8_t* const to = buffer.get() + i * pitch;
+        HEADLANE_RETURN_IF_ERROR(from.rows.read(from.rows.context, row, to));
+        rows[i] = to;
       }
     }
-  });
+    PackWeightTile(part.format, rows, num_rows, in_features(),
+                   buffer_.as<uint8_t>() + part.offset + tile * part.tile_bytes);
+  }
   return OkStatus();
+}
+
+Status TileLinear::Pack(const LinearSpec& spec, Executor& executor) noexcept {
+  FirstError error;
+  int64_t first_tile = 0;
+  for (int i = 0; i < num_parts_; ++i) {
+    const Part& part = parts_[i];
+    // Ranges long enough that their buffer costs nothing, short enough that workers end together.
+    const int64_t grain = std::max<int64_t>(part.num_tiles / (int64_t{8} * std::max(executor.num_workers(), 1)), 1);
+    ParallelFor(executor, part.num_tiles, grain, [&](int64_t begin, int64_t end) {
+      const Status status = PackTiles(spec.parts[static_cast<size_t>(i)], part, begin, end, error, first_tile);
+      if (!status.ok()) error.Report(first_tile + begin, status);
+    });
+    HEADLANE_RETURN_IF_ERROR(error.status());
+    first_tile += part.num_tiles;
+  }
+  return OkStatus();
+}
+
+Partition TileLinear::Cut(int64_t rows, int64_t num_workers) const {
+  Partition cut = {};
+  if (rows <= kMaxWeightRows) {
+    cut.rows_per_block = rows;
+    cut.num_row_blocks = 1;
+    // Blocks of whole groups of tiles that kernels take at once, as many for each worker.
+    const int64_t num_groups = CeilDiv(num_units_, kPanelTiles);
+    const int64_t bytes = static_cast<int64_t>(packed_.size());
+    int64_t wanted =
+        num_workers == 1 ? 1 : std::clamp(bytes / kMinItemBytes, num_workers, num_workers * kItemsPerWorker);
+    wanted = RoundUp(wanted, num_workers);
+    cut.units_per_block = CeilDiv(num_groups, std::min(wanted, num_groups)) * kPanelTiles;
+  } else {
+    cut.num_row_blocks = CeilDiv(rows, kItemRows);
+    cut.rows_per_block = RoundUp(CeilDiv(rows, cut.num_row_blocks), 6);
+    cut.num_row_blocks = CeilDiv(rows, cut.rows_per_block);
+    cut.units_per_block = is_pairs() ? kPanelTiles / 2 : kPanelTiles;
+  }
+  cut.num_unit_blocks = CeilDiv(num_units_, cut.units_per_block);
+  return cut;
+}
+
+void TileLinear::RunItems(const LinearOperands& operands, int num_workers, int64_t begin, int64_t end) const noexcept {
+  const Partition cut = Cut(operands.rows, std::max(num_workers, 1));
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t row_begin = item / cut.num_unit_blocks * cut.rows_per_block;
+    const int64_t unit_begin = item % cut.num_unit_blocks * cut.units_per_block;
+    const int64_t unit_end = std::min(unit_begin + cut.units_per_block, num_units_);
+    if (operands.rows <= kMaxWeightRows) {
+      FewRows(operands, unit_begin, unit_end);
+    } else {
+      ManyRows(operands, row_begin, std::min(row_begin + cut.rows_per_block, operands.rows), unit_begin, unit_end);
+    }
+  }
+}
+
+void TileLinear::FewRows(const LinearOperands& operands, int64_t unit_begin, int64_t unit_end) const {
+  if (is_pairs()) return FewRowsOfPair(operands, unit_begin, unit_end);
+  int64_t first = 0;
+  for (int i = 0; i < num_parts_; first += parts_[i++].num_tiles) {
+    const int64_t begin = std::max<int64_t>(unit_begin - first, 0);
+    const int64_t end = std::min(unit_end - first, parts_[i].num_tiles);
+    if (begin < end) FewRowsOfPart(operands, parts_[i], begin, end);
+  }
+}
+
+// sums [rows][pitch] = x * w^T + bias
+void TileLinear::FewSums(const LinearOperands& operands, const Part& part, int64_t tile_begin, int64_t tile_end,
+                         float* sums, int64_t pitch) const {
+  WeightArgs args = {};
+  args.x = operands.x;
+  args.x_pitch = operands.x_stride;
+  args.rows = operands.rows;
+  args.k_len = in_features();
+  args.w = part.tiles + tile_begin * part.tile_bytes;
+  args.tile_bytes = part.tile_bytes;
+  args.num_tiles = tile_end - tile_begin;
+  args.y = sums;
+  args.y_pitch = pitch;
+  args.num_features = part.Features(tile_begin, tile_end);
+  part.kernels.few_rows(args);
+  if (part.bias == nullptr) return;
+  for (int64_t row = 0; row < operands.rows; ++row) {
+    kernels_.elementwise.add(part.bias + tile_begin * kTileFeatures, args.num_features, sums + row * pitch);
+  }
+}
+
+void TileLinear::FewRowsOfPart(const LinearOperands& operands, const Part& part, int64_t tile_begin,
+                               int64_t tile_end) const {
+  float* const y = operands.y + part.first_feature;
+  if (output_ == LinearOutput::kStore) {
+    return FewSums(operands, part, tile_begin, tile_end, y + tile_begin * kTileFeatures, operands.y_stride);
+  }
+  alignas(64) float sums[kFewSums];
+  const int64_t step = kFewSums / (operands.rows * kTileFeatures) / kPanelTiles * kPanelTiles;
+  for (int64_t begin = tile_begin; begin < tile_end; begin += step) {
+    const int64_t end = std::min(begin + step, tile_end);
+    const int64_t pitch = (end - begin) * kTileFeatures;
+    FewSums(operands, part, begin, end, sums, pitch);
+    for (int64_t row = 0; row < operands.rows; ++row) {
+      kernels_.elementwise.add(sums + row * pitch, part.Features(begin, end),
+                               y + row * operands.y_stride + begin * kTileFeatures);
+    }
+  }
+}
+
+void TileLinear::FewRowsOfPair(const LinearOperands& operands, int64_t tile_begin, int64_t tile_end) const {
+  alignas(64) float gates[kFewSums];
+  alignas(64) float ups[kFewSums];
+  const int64_t step = kFewSums / (operands.rows * kTileFeatures) / kPanelTiles * kPanelTiles;
+  for (int64_t begin = tile_begin; begin < tile_end; begin += step) {
+    const int64_t end = std::min(begin + step, tile_end);
+    const int64_t pitch = (end - begin) * kTileFeatures;
+    FewSums(operands, parts_[0], begin, end, gates, pitch);
+    FewSums(operands, parts_[1], begin, end, ups, pitch);
+    for (int64_t row = 0; row < operands.rows; ++row) {
+      kernels_.elementwise.silu_mul(gates + row * pitch, ups + row * pitch, parts_[0].Features(begin, end),
+                                    operands.y + row * operands.y_stride + begin * kTileFeatures);
+    }
+  }
+}
+
+// sums [rows][pitch] = x * w^T of at most kPanelTiles tiles; the sums of tiles are 16 floats apart.
+void TileLinear::PanelSums(const LinearOperands& operands, int64_t row_begin, int64_t row_end, const PanelRun* runs,
+                           int num_runs, float* panel, float* sums, int64_t pitch) const {
+  const int64_t k = in_features();
+  const int64_t kc = RoundUp(CeilDiv(k, CeilDiv(k, kMaxKc)), k % 256 == 0 ? 256 : 32);
+  for (int64_t k_begin = 0; k_begin < k; k_begin += kc) {
+    const int64_t k_end = std::min(k_begin + kc, k);
+    LinearArgs args = {};
+    args.x_pitch = operands.x_stride;
+    args.k_len = k_end - k_begin;
+    args.accumulate = k_begin > 0;
+    args.y_pitch = pitch;
+    int64_t first = 0;
+    for (int i = 0; i < num_runs; ++i) {
+      const Part& part = *runs[i].part;
+      args.num_tiles = runs[i].tile_end - runs[i].tile_begin;
+      args.num_features = args.num_tiles * kTileFeatures;
+      const uint8_t* const tiles = part.tiles + runs[i].tile_begin * part.tile_bytes;
+      if (part.kernels.expand == nullptr) {
+        args.w = reinterpret_cast<const float*>(tiles) + k_begin * kTileFeatures;
+        args.w_tile_stride = part.tile_bytes / int64_t{sizeof(float)};
+      } else {
+        args.w = panel;
+        args.w_tile_stride = args.k_len * kTileFeatures;
+        for (int64_t tile = 0; tile < args.num_tiles; ++tile) {
+          part.kernels.expand({tiles + tile * part.tile_bytes, k_begin, k_end, panel + tile * args.w_tile_stride});
+        }
+      }
+      for (int64_t row = row_begin; row < row_end; row += kSubRows) {
+        args.x = operands.x + row * operands.x_stride + k_begin;
+        args.rows = std::min(kSubRows, row_end - row);
+        args.y = sums + (row - row_begin) * pitch + first * kTileFeatures;
+        kernels_.linear_f32(args);
+      }
+      first += args.num_tiles;
+    }
+  }
+}
+
+// What becomes of the sums of rows [row_begin, row_end).
+void TileLinear::Output(const PanelRun* runs, const LinearOperands& operands, int64_t row_begin, int64_t row_end,
+                        float* sums, int64_t pitch) const {
+  const int num_runs = is_pairs() ? 2 : 1;
+  const Part& part = *runs[0].part;
+  const int64_t begin = runs[0].tile_begin * kTileFeatures;
+  const int64_t num_features = part.Features(runs[0].tile_begin, runs[0].tile_end);
+  const int64_t up = (runs[0].tile_end - runs[0].tile_begin) * kTileFeatures;
+  for (int64_t row = row_begin; row < row_end; ++row, sums += pitch) {
+    for (int i = 0; i < num_runs; ++i) {
+      const float* const bias = runs[i].part->bias;
+      if (bias != nullptr) kernels_.elementwise.add(bias + begin, num_features, sums + i * up);
+    }
+    float* const y = operands.y + row * operands.y_stride + part.first_feature + begin;
+    switch (output_) {
+      case LinearOutput::kStore:
+        std::memcpy(y, sums, static_cast<size_t>(num_features) * sizeof(float));
+        break;
+      case LinearOutput::kAdd:
+        kernels_.elementwise.add(sums, num_features, y);
+        break;
+      case LinearOutput::kSwiGlu:
+        kernels_.elementwise.silu_mul(sums, sums + up, num_features, y);
+        break;
+    }
+  }
+}
+
+void TileLinear::ManyRows(const LinearOperands& operands, int64_t row_begin, int64_t row_end, int64_t unit_begin,
+                          int64_t unit_end) const {
+  alignas(64) float panel[kPanelTiles * kTileFeatures * kMaxKc];
+  alignas(64) float sums[kItemRows * kPanelTiles * kTileFeatures];
+  constexpr int64_t kPitch = kPanelTiles * kTileFeatures;
+  if (is_pairs()) {
+    const PanelRun runs[2] = {{&parts_[0], unit_begin, unit_end}, {&parts_[1], unit_begin, unit_end}};
+    PanelSums(operands, row_begin, row_end, runs, 2, panel, sums, kPitch);
+    return Output(runs, operands, row_begin, row_end, sums, kPitch);
+  }
+  int64_t first = 0;
+  for (int i = 0; i < num_parts_; first += parts_[i++].num_tiles) {
+    const PanelRun run = {&parts_[i], std::max<int64_t>(unit_begin - first, 0),
+                          std::min(unit_end - first, parts_[i].num_tiles)};
+    if (run.tile_begin >= run.tile_end) continue;
+    PanelSums(operands, row_begin, row_end, &run, 1, panel, sums, kPitch);
+    Output(&run, operands, row_begin, row_end, sums, kPitch);
+  }
+}
+
+bool TileLinear::ReadWeights(int64_t feature, float* out) const noexcept {
+  const Part* part = &parts_[0];
+  while (feature >= part->first_feature + part->out_features) ++part;
+  const int64_t row = feature - part->first_feature;
+  const uint8_t* const tile = part->tiles + row / kTileFeatures * part->tile_bytes;
+  alignas(64) float panel[kTileFeatures * kMaxKc];
+  for (int64_t k_begin = 0; k_begin < in_features(); k_begin += kMaxKc) {
+    const int64_t k_end = std::min(k_begin + kMaxKc, in_features());
+    const float* weights = panel;
+    if (part->kernels.expand == nullptr) {
+      weights = reinterpret_cast<const float*>(tile) + k_begin * kTileFeatures;
+    } else {
+      part->kernels.expand({tile, k_begin, k_end, panel});
+    }
+    for (int64_t k = k_begin; k < k_end; ++k) out[k] = weights[(k - k_begin) * kTileFeatures + row % kTileFeatures];
+  }
+  return true;
+}
+
+Status NewTileLinear(const LinearSpec& spec, const WeightLayout& layout, std::span<const std::byte> packed,
+                     std::unique_ptr<TileLinear>* layer) noexcept {
+  layer->reset(new (std::nothrow) TileLinear(spec, layout));
+  if (*layer == nullptr) return MakeStatus(StatusCode::kResourceExhausted, "linear: no memory for a layer");
+  return (*layer)->Init(spec, layout, packed);
 }
 
 }  // namespace
 
-Status CreateTileLinear(int64_t out_features, int64_t in_features, const WeightRows& rows, Executor& executor,
+Status CreateTileLinear(const LinearSpec& spec, const WeightLayout& layout, Executor& executor,
                         std::unique_ptr<LinearImpl>* impl) noexcept {
-  std::unique_ptr<TileLinear> layer(new (std::nothrow) TileLinear(out_features, in_features));
-  if (layer == nullptr) return MakeStatus(StatusCode::kResourceExhausted, "linear: no memory for a layer");
-  HEADLANE_RETURN_IF_ERROR(layer->Pack(rows, executor));
+  std::unique_ptr<TileLinear> layer;
+  HEADLANE_RETURN_IF_ERROR(NewTileLinear(spec, layout, {}, &layer));
+  HEADLANE_RETURN_IF_ERROR(layer->Pack(spec, executor));
+  *impl = std::move(layer);
+  return OkStatus();
+}
+
+Status CreatePackedTileLinear(const LinearSpec& spec, const WeightLayout& layout, std::span<const std::byte> packed,
+                              std::unique_ptr<LinearImpl>* impl) noexcept {
+  std::unique_ptr<TileLinear> layer;
+  HEADLANE_RETURN_IF_ERROR(NewTileLinear(spec, layout, packed, &layer));
   *impl = std::move(layer);
   return OkStatus();
 }

@@ -1,0 +1,164 @@
+// Tiles of block-quantised weights as operands in registers: how a vector of codes becomes weights.
+//
+// Separate from weight_kernels-inl.h, the loops around it. A format is its layout (base/weight_tile.h) and where the
+// scale and the minimum of a group come from. Everything is lane by lane in 32 bits: the same on every target.
+#if defined(HEADLANE_SRC_KERNELS_WEIGHT_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADLANE_SRC_KERNELS_WEIGHT_CODES_INL_H_
+#undef HEADLANE_SRC_KERNELS_WEIGHT_CODES_INL_H_
+#else
+#define HEADLANE_SRC_KERNELS_WEIGHT_CODES_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "base/weight_tile.h"
+#include "hwy/highway.h"
+#include "kernels/element-inl.h"
+#include "kernels/micro_kernel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace headlane::internal {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+
+// 2^exponent. Requires: a normal number.
+constexpr float PowerOf2(int exponent) {
+  float power = 1.0f;
+  for (; exponent > 0; --exponent) power *= 2.0f;
+  for (; exponent < 0; ++exponent) power *= 0.5f;
+  return power;
+}
+
+HWY_INLINE VF LoadF16s(DF d, const uint8_t* p, int64_t lane) {
+  return WidenF16(d, hn::LoadU(Lanes16Bit<DF>(), reinterpret_cast<const uint16_t*>(p) + lane));
+}
+
+HWY_INLINE VI LoadWords(DI di, const uint8_t* p, int64_t lane) {
+  return hn::LoadU(di, reinterpret_cast<const int32_t*>(p) + lane);
+}
+
+// The two bits on top of a word, at bit kAt.
+template <int kAt>
+HWY_INLINE VI TopBits(VI word) {
+  const DI di;
+  const hn::RebindToUnsigned<DI> du;
+  const auto shifted = hn::BitCast(di, hn::ShiftRight<30 - kAt>(hn::BitCast(du, word)));
+  if constexpr (kAt == 0) return shifted;
+  return hn::And(shifted, hn::Set(di, 3 << kAt));
+}
+
+// Bit kBit of a word, at bit 4.
+template <int kBit>
+HWY_INLINE VI FifthBit(VI word) {
+  const DI di;
+  const hn::RebindToUnsigned<DI> du;
+  return hn::And(hn::BitCast(di, hn::ShiftRight<kBit - 4>(hn::BitCast(du, word))), hn::Set(di, 16));
+}
+
+// A block is one group, with a scale and perhaps a minimum of its own.
+template <WeightFormat kFormat>
+struct SimpleWeights {
+  static constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
+  static HWY_INLINE VF Scale(DF d, const uint8_t* block, int64_t /*group*/, int64_t lane) {
+    return LoadF16s(d, block + kInfo.d_at, lane);
+  }
+  static HWY_INLINE VF Min(DF d, const uint8_t* block, int64_t /*group*/, int64_t lane) {
+    return LoadF16s(d, block + kInfo.min_at, lane);
+  }
+};
+
+// 8 groups with a scale and a minimum of 6 bits.
+template <WeightFormat kFormat>
+struct ScaledGroups {
+  static constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
+  static constexpr int kFields = 15;  // in three words of five; the 16th is on top of them
+
+  // A field as a number; `power` is what makes up for its place.
+  static HWY_INLINE VF Field(DF d, const uint8_t* block, int64_t field, int64_t lane) {
+    const DI di;
+    const int place = static_cast<int>(field / 3);
+    const VI word = LoadWords(di, block + kInfo.scales_at + field % 3 * 64, lane);
+    const VI code = hn::And(word, hn::Set(di, static_cast<int32_t>(63u << (6 * place))));
+    static constexpr float kPowers[5] = {1.0f, PowerOf2(-6), PowerOf2(-12), PowerOf2(-18), PowerOf2(-24)};
+    return hn::Mul(hn::ConvertTo(d, code), hn::Set(d, kPowers[place]));
+  }
+  static HWY_INLINE VF Scale(DF d, const uint8_t* block, int64_t group, int64_t lane) {
+    return hn::Mul(LoadF16s(d, block + kInfo.d_at, lane), Field(d, block, 2 * group, lane));
+  }
+  static HWY_INLINE VF Min(DF d, const uint8_t* block, int64_t group, int64_t lane) {
+    VF min;
+    if (group < 7) {
+      min = Field(d, block, 2 * group + 1, lane);
+    } else {
+      const DI di;
+      const uint8_t* const words = block + kInfo.scales_at;
+      const VI low = TopBits<0>(LoadWords(di, words, lane));
+      const VI middle = TopBits<2>(LoadWords(di, words + 64, lane));
+      const VI high = TopBits<4>(LoadWords(di, words + 128, lane));
+      min = hn::ConvertTo(d, hn::Or(hn::Or(low, middle), high));
+    }
+    return hn::Neg(hn::Mul(LoadF16s(d, block + kInfo.min_at, lane), min));
+  }
+};
+
+// 16 groups with a scale of 8 bits.
+struct Q6KWeights {
+  static constexpr WeightTileInfo kInfo = WeightTileOf(WeightFormat::kQ6_K);
+  static HWY_INLINE VF Scale(DF d, const uint8_t* block, int64_t group, int64_t lane) {
+    const hn::Rebind<int8_t, DF> d8;
+    const int8_t* const scales = reinterpret_cast<const int8_t*>(block + kInfo.scales_at) + group * kTileKeys + lane;
+    const VF scale = hn::ConvertTo(d, hn::PromoteTo(DI(), hn::LoadU(d8, scales)));
+    return hn::Mul(LoadF16s(d, block + kInfo.d_at, lane), scale);
+  }
+  static HWY_INLINE VF Min(DF d, const uint8_t*, int64_t, int64_t) { return hn::Zero(d); }
+};
+
+// Weights of codes at a place below the last full one: `mask` selects the place, `scale` and `offset` are times
+// 2^-(place * bits) and 2^(place * bits). Exact up to the addition of a minimum.
+template <class Format>
+HWY_INLINE VF WeightsAtPlace(DF d, VI words, VI mask, VF scale, VF min, VF offset) {
+  const VF codes = hn::ConvertTo(d, hn::And(words, mask));
+  if constexpr (Format::kInfo.has_min) return hn::MulAdd(codes, scale, min);
+  return hn::Mul(hn::Sub(codes, offset), scale);
+}
+
+// Of codes at the place that ends at bit 31, with the scale as it is.
+template <class Format>
+HWY_INLINE VF WeightsOnTop(DF d, VI words, VF scale, VF min) {
+  constexpr int kShift = 32 - Format::kInfo.bits;
+  if constexpr (Format::kInfo.has_min) {
+    const hn::RebindToUnsigned<DI> du;
+    const VI codes = hn::BitCast(DI(), hn::ShiftRight<kShift>(hn::BitCast(du, words)));
+    return hn::MulAdd(hn::ConvertTo(d, codes), scale, min);
+  }
+  return hn::Mul(hn::ConvertTo(d, hn::ShiftRight<kShift>(words)), scale);
+}
+
+// Of what is left at the top of the words of a group: input number kIndex of those. `words` is the lane's first word.
+template <class Format>
+inline constexpr int kNumLeft = Format::kInfo.group - Format::kInfo.words() * Format::kInfo.places();
+
+template <class Format, int kIndex>
+HWY_INLINE VF WeightsLeft(DF d, const int32_t* words, VF scale, VF min) {
+  const DI di;
+  VI codes;
+  if constexpr (Format::kInfo.bits == 5) {
+    constexpr int64_t kFirst = kIndex == 0 ? 0 : 3 * kTileKeys;
+    codes = hn::Or(TopBits<0>(hn::LoadU(di, words + kFirst)), TopBits<2>(hn::LoadU(di, words + kFirst + kTileKeys)));
+    codes = hn::Or(codes, FifthBit<30 + kIndex>(hn::LoadU(di, words + 2 * kTileKeys)));
+  } else {
+    codes = hn::Or(TopBits<0>(hn::LoadU(di, words)), TopBits<2>(hn::LoadU(di, words + kTileKeys)));
+    codes = hn::Or(codes, TopBits<4>(hn::LoadU(di, words + 2 * kTileKeys)));
+  }
+  if constexpr (Format::kInfo.has_min) return hn::MulAdd(hn::ConvertTo(d, codes), scale, min);
+  return hn::Mul(hn::ConvertTo(d, hn::Sub(codes, hn::Set(di, Format::kInfo.offset))), scale);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace headlane::internal
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADLANE_SRC_KERNELS_WEIGHT_CODES_INL_H_
