@@ -1,7 +1,7 @@
 // The canonical order of operations, version 1 (kNumericsVersion), for one query row and one query head. All numbers
 // are f32; every operation rounds once; fma is std::fma; exp, ln and tanh are those of canonical_math.h.
 //
-//  1. q' = q * scale, per feature.
+//  1. q' = q * scale, per feature; where keys are stored rotated, q' = H q' (CanonicalHadamard).
 //  2. s = 0; s = fma(q'[d], k[d], s) for d ascending.
 //  3. softcap: s = cap * tanh(s / cap).
 //  4. s = s + bias; then ALiBi: s = fma(slope, float(position of the key - position of the row), s).
@@ -20,7 +20,7 @@
 //       m = max, cA = exp(mA - m), cB = exp(mB - m)
 //       l = fma(lB, cB, lA * cA), o = fma(oB, cB, oA * cA)
 //     An empty state is skipped without arithmetic; the first that is not empty is copied.
-//  9. The sink comes last, as a state with m = sink, l = 1, o = 0.
+//  9. The sink comes last, as a state with m = sink, l = 1, o = 0. Then, where values are stored rotated, o = H o.
 // 10. out = o / l + 0 (no -0 is left), lse = m + ln(l). NaN is stored as 0x7FC00000. Empty: 0 and -inf. Then out is
 //     rounded to its type, which may make a tiny negative number -0.
 //
@@ -38,6 +38,7 @@
 #include <utility>
 
 #include "reference/canonical_math.h"
+#include "reference/canonical_ops.h"
 
 namespace headlane::reference {
 namespace {
@@ -169,6 +170,7 @@ std::vector<State> CanonicalStates(const Problem& p) {
     for (int64_t head = 0; head < p.num_q_heads; ++head) {
       const float* q = QueryRow(p, head, row);
       for (int64_t d = 0; d < p.qk_dim; ++d) scaled_q[d] = q[d] * p.scale;
+      if (p.rotate) CanonicalHadamard(scaled_q.data(), p.qk_dim);
 
       State state;
       state.o.assign(static_cast<size_t>(p.v_dim), 0.0f);
@@ -179,6 +181,7 @@ std::vector<State> CanonicalStates(const Problem& p) {
         State sink{p.sinks[head], 1.0f, std::vector<float>(static_cast<size_t>(p.v_dim), 0.0f)};
         if (sink.m != -kInf) CanonicalFold(state, sink);
       }
+      if (p.rotate) CanonicalHadamard(state.o.data(), p.v_dim);
       states.push_back(std::move(state));
     }
   }

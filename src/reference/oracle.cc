@@ -1,17 +1,39 @@
 #include "reference/oracle.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <vector>
 
 namespace headlane::reference {
+namespace {
+
+// The normalised Walsh-Hadamard transform by its definition, in blocks of the largest power of two that is left.
+void Rotate(std::vector<double>& x) {
+  const std::vector<double> from = x;
+  for (size_t begin = 0; begin < x.size();) {
+    const size_t n = std::bit_floor(x.size() - begin);
+    for (size_t i = 0; i < n; ++i) {
+      double sum = 0.0;
+      for (size_t j = 0; j < n; ++j) sum += std::popcount(i & j) % 2 == 0 ? from[begin + j] : -from[begin + j];
+      x[begin + i] = sum / std::sqrt(static_cast<double>(n));
+    }
+    begin += n;
+  }
+}
+
+}  // namespace
 
 double OracleScore(const Problem& p, int64_t head, int64_t row, int64_t key) {
   if (!Visible(p, head, row, key)) return -std::numeric_limits<double>::infinity();
-  const float* q = QueryRow(p, head, row);
+  const float* const q_row = QueryRow(p, head, row);
+  std::vector<double> q(q_row, q_row + p.qk_dim);
+  if (p.rotate) Rotate(q);
   const float* k = KeyRow(p, head, key);
   double s = 0.0;
-  for (int64_t d = 0; d < p.qk_dim; ++d) s += static_cast<double>(q[d]) * static_cast<double>(k[d]);
+  for (int64_t d = 0; d < p.qk_dim; ++d) s += q[static_cast<size_t>(d)] * static_cast<double>(k[d]);
   s *= p.scale;
   if (p.softcap > 0.0f) s = p.softcap * std::tanh(s / p.softcap);
   s += Bias(p, head, row, key);
@@ -65,6 +87,11 @@ OracleResult Oracle(const Problem& p) {
         weights[j] = std::exp(weights[j] - m) / l;
         const float* v = ValueRow(p, head, j);
         for (int64_t d = 0; d < p.v_dim; ++d) out[d] += weights[j] * static_cast<double>(v[d]);
+      }
+      if (p.rotate) {
+        std::vector<double> turned(out, out + p.v_dim);
+        Rotate(turned);
+        std::copy(turned.begin(), turned.end(), out);
       }
       result.lse[index] = m + std::log(l);
     }

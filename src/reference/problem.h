@@ -40,6 +40,9 @@ struct Problem {
   int64_t v_token_stride = 0;  // 0: dense. Values that are the first columns of the keys: k and k's strides.
   int64_t v_head_stride = 0;
   OutType out_type = OutType::kF32;
+  // k and v are rows that a cache has stored rotated, as CanonicalHadamard rotates them: queries are turned likewise,
+  // and what is summed of the values is turned back.
+  bool rotate = false;
 
   // Scores.
   float scale = 1.0f;

@@ -89,6 +89,7 @@ FilledPages FillPages(const std::vector<Sequence>& sequences, const RunOptions& 
   spec.k_dtype = options.k_dtype;
   spec.v_dtype = options.v_dtype;
   spec.values_in_keys = sequences[0].values_in_keys;
+  spec.rotate = options.rotate;
   spec.page_tokens = options.page_tokens;
   std::vector<int64_t> lengths;
   for (const Sequence& s : sequences) {

@@ -37,6 +37,7 @@ std::unique_ptr<KVCache> FilledCache(const std::vector<Sequence>& sequences, con
   spec.k_dtype = options.k_dtype;
   spec.v_dtype = options.v_dtype;
   spec.values_in_keys = sequences[0].values_in_keys;
+  spec.rotate = options.rotate;
   spec.page_tokens = options.page_tokens;
   spec.max_sequences = static_cast<int64_t>(sequences.size()) + 1;
   for (const Sequence& s : sequences) spec.max_tokens += (s.problem.kv_len / spec.page_tokens + 1) * spec.page_tokens;
@@ -117,6 +118,7 @@ std::string Describe(const RunOptions& o) {
   }
   text += ", planned for " + std::to_string(o.plan_workers);
   if (o.executor != nullptr) text += ", run by " + std::to_string(o.executor->num_workers());
+  if (o.rotate) text += ", rotated";
   if (o.update) text += ", updated";
   for (const auto& [name, dtype] : {std::pair("q", o.q_dtype), std::pair("k", o.k_dtype), std::pair("v", o.v_dtype),
                                     std::pair("bias", o.bias_dtype)}) {

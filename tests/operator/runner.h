@@ -32,6 +32,7 @@ struct RunOptions {
   bool cache = false;        // keys and values in a KVCache whose free memory was full of NaN; else in plain tensors
   Pages pages = Pages::kNo;  // otherwise not with `cache`
   int64_t page_tokens = 16;
+  bool rotate = false;   // cache and pages: keys and values are stored rotated
   bool padded = false;   // one batch entry per sequence, [batch, heads, tokens, dim]; else one packed entry
   bool update = false;   // the plan was made for shorter sequences, and Update()d to these
   bool want_lse = true;  // without: lse is returned as computed by nobody, all 0
