@@ -29,6 +29,7 @@ Result<std::vector<float>> Attend(const ModelInfo& info, const Layer& layer, Cac
   cache_spec.v_dim = info.v_dim;
   cache_spec.k_dtype = types.k;
   cache_spec.v_dtype = types.v;
+  cache_spec.rotate = types.rotate;
   cache_spec.max_tokens = layer.num_tokens;
   HEADLANE_ASSIGN_OR_RETURN(KVCache cache, KVCache::Create(cache_spec));
   HEADLANE_ASSIGN_OR_RETURN(const SequenceId id, cache.CreateSequence());

@@ -9,6 +9,7 @@
 
 #include "headlane/decoder.h"
 #include "headlane/target.h"
+#include "tools/common/cache_options.h"
 #include "tools/common/model_options.h"
 #include "tools/common/report.h"
 #include "tools/common/tool.h"
@@ -20,6 +21,7 @@ constexpr int64_t kMaxTokens = int64_t{1} << 22;
 
 struct Options {
   ModelOptions model;
+  CacheOptions cache;
   std::vector<int64_t> prompts = {512};
   std::vector<int64_t> generations = {32};
   std::vector<int64_t> depths = {0, 512, 4096};
@@ -50,6 +52,7 @@ struct Measurement {
   std::vector<double> rates;         // tokens per second of each repetition
   std::vector<double> step_seconds;  // decode: of each step; prompt: of each prompt, its first token included
   PhaseStats stats;                  // of all repetitions
+  SessionMemory memory;              // with all of the test's tokens
 };
 
 // Ids that stand for any text: time does not depend on them.
@@ -64,7 +67,12 @@ std::vector<int32_t> SomeIds(int64_t count, int64_t vocab_size) {
 }
 
 Status GoToDepth(const Options& options, Session& session, int64_t depth, int64_t vocab_size) {
-  if (session.length() > depth) return session.Truncate(depth);
+  if (session.length() > depth) {
+    const Status status = session.Truncate(depth);
+    if (status.code() != StatusCode::kFailedPrecondition) return status;
+    // A window has passed it.
+    HEADLANE_RETURN_IF_ERROR(session.Truncate(0));
+  }
   if (options.fill == "random") return session.FillRandom(depth, 1);
   ProgressLine progress("filling the cache", "tokens");
   return session.Prefill(SomeIds(depth - session.length(), vocab_size), progress.Callback());
@@ -117,6 +125,7 @@ Result<Measurement> Measure(const Options& options, const Model& model, const Te
     HEADLANE_RETURN_IF_ERROR(RunOnce(test, session, some, sampler, nullptr));
   }
   for (int i = 0; i < options.repetitions; ++i) HEADLANE_RETURN_IF_ERROR(RunOnce(test, session, ids, sampler, &m));
+  m.memory = session.memory();
   std::sort(m.rates.begin(), m.rates.end());
   std::sort(m.step_seconds.begin(), m.step_seconds.end());
   return m;
@@ -140,6 +149,9 @@ Json MeasurementJson(const Measurement& m) {
     json["step_p99_ms"] = 1e3 * Quantile(m.step_seconds, 0.99);
   }
   json["phase"] = PhaseJson(m.stats);
+  json["kv_used_bytes"] = m.memory.cache_used_bytes;
+  json["kv_kept_tokens"] = m.memory.kept_tokens;
+  json["kv_waste_bytes"] = m.memory.waste_bytes();
   return json;
 }
 
@@ -160,6 +172,31 @@ std::vector<std::string> TableRow(const Measurement& m) {
           Format("%.1f %%", 100 * Ratio(s.append + s.rest(), s.total)),
           Format("%.1f", 1e-9 * Ratio(s.kv_bytes, s.attention)),
           Format("%.1f", 1e-9 * Ratio(s.weight_bytes, s.linear))};
+}
+
+// Bytes of a token in every type, so that one run shows what another would take; then what this one took.
+Status PrintCache(const Model& model, const SessionOptions& options, const SessionMemory& memory,
+                  const SessionMemory& last) {
+  std::string others;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    const DType type = static_cast<DType>(i);
+    HEADLANE_ASSIGN_OR_RETURN(const int64_t bytes, CacheBytesPerToken(model.info(), {type, type, false}));
+    others += Format("%s%s %lld", i > 0 ? ", " : "", DTypeName(type), static_cast<long long>(bytes));
+  }
+  const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
+  std::printf("KV cache %s: %lld bytes per token (%s)\n",
+              CacheTypes{options.k_dtype, options.v_dtype, options.rotate}.Name().c_str(),
+              static_cast<long long>(memory.kv_bytes_per_token), others.c_str());
+  std::printf(
+      "         %s allocated in pages of %lld tokens, %s; the last test used %s for %lld tokens, %s of it waste\n",
+      text(memory.cache_bytes).c_str(), static_cast<long long>(options.page_tokens), text(memory.page_bytes).c_str(),
+      text(last.cache_used_bytes).c_str(), static_cast<long long>(last.kept_tokens), text(last.waste_bytes()).c_str());
+  if (options.window > 0) {
+    std::printf("         window of %lld tokens, the first %lld always visible\n",
+                static_cast<long long>(options.window), static_cast<long long>(options.num_sinks));
+  }
+  std::printf("\n");
+  return OkStatus();
 }
 
 Status Run(const Options& options) {
@@ -192,10 +229,14 @@ Status Run(const Options& options) {
                                                  "attention", "linear", "rest", "KV GB/s", "weights GB/s"}};
   Json results = Json::MakeArray();
   SessionMemory memory;
+  SessionMemory last;
+  SessionOptions session_options;
+  session_options.max_context = max_context;
+  session_options.chunk = options.chunk;
+  HEADLANE_RETURN_IF_ERROR(SetCacheOptions(options.cache, session_options));
+  // Every repetition begins at the same depth.
+  for (const Test& test : tests) session_options.rollback = std::max(session_options.rollback, test.tokens);
   for (const int threads : options.threads) {
-    SessionOptions session_options;
-    session_options.max_context = max_context;
-    session_options.chunk = options.chunk;
     session_options.threads = threads;
     HEADLANE_ASSIGN_OR_RETURN(Session session, Session::Create(model, session_options));
     memory = session.memory();
@@ -203,6 +244,7 @@ Status Run(const Options& options) {
       ProgressLine progress(tests[i].Name(), "tests");
       progress.Callback()(static_cast<int64_t>(i), static_cast<int64_t>(tests.size()));
       HEADLANE_ASSIGN_OR_RETURN(const Measurement m, Measure(options, model, tests[i], session));
+      last = m.memory;
       rows.push_back(TableRow(m));
       results.Append(MeasurementJson(m));
     }
@@ -215,12 +257,11 @@ Status Run(const Options& options) {
                {"fill", options.fill},
                {"kv_bytes_per_token", memory.kv_bytes_per_token},
                {"kv_cache_bytes", memory.cache_bytes},
+               {"kv_cache", CacheJson(session_options, memory)},
                {"results", results}});
     return OkStatus();
   }
-  std::printf("KV cache %lld bytes per token, %s for %lld tokens\n\n",
-              static_cast<long long>(memory.kv_bytes_per_token),
-              FormatBytes(static_cast<double>(memory.cache_bytes)).c_str(), static_cast<long long>(max_context));
+  HEADLANE_RETURN_IF_ERROR(PrintCache(model, session_options, memory, last));
   PrintTable(stdout, rows, true);
   return OkStatus();
 }
@@ -244,11 +285,12 @@ int Main(int argc, char** argv) {
       "--fill", options.fill, {"random", "prompt"},
       "How the cache gets to its depth: random (keys and values made up: quick, and the same to read) or prompt "
       "(computed)");
+  AddCacheOptions(arguments, options.cache);
   arguments.Number("--chunk", options.chunk, 1, kMaxTokens, "Tokens of a prompt that go through the layers together");
   arguments.Flag("--json", options.json, "One JSON object instead of the table");
   return RunTool(arguments, argc, argv,
                  "  headlane-decode-bench --model model.gguf --depth 0,512,4096 --threads 1,2\n"
-                 "  headlane-decode-bench --synthetic llama-3.2-1b -p 0 -n 16 -d 4096 -r 3\n"
+                 "  headlane-decode-bench --synthetic llama-3.2-1b -p 0 -n 16 -d 4096 -r 3 --kv-type int8\n"
                  "  headlane-decode-bench --synthetic llama-3-8b:4 -p 128 -n 8 --json\n",
                  [&] { return Run(options); });
 }

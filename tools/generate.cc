@@ -1,70 +1,22 @@
 // headlane-generate: writes text, token by token, with a model file or a synthetic model.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "headlane/decoder.h"
-#include "headlane/target.h"
-#include "tools/common/model_options.h"
-#include "tools/common/report.h"
 #include "tools/common/tool.h"
+#include "tools/generate.h"
 
 namespace headlane::tools {
 namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 
-struct Options {
-  ModelOptions model;
-  std::optional<std::string> prompt;
-  std::string prompt_file;
-  bool chat = false, raw = false, literal = false;
-  std::optional<std::string> system;
-  int64_t max_tokens = 256;
-  SamplingOptions sampling;
-  int threads = 0;
-  int64_t chunk = SessionOptions().chunk;
-  bool json = false;
-
-  PromptMode mode() const { return raw ? PromptMode::kRaw : literal ? PromptMode::kLiteral : PromptMode::kChat; }
-};
-
-// The 8 best of a row of logits, ties by the lower id, and a hash of its bits.
-Json LogitsJson(std::span<const float> logits) {
-  if (logits.empty()) return nullptr;
-  std::vector<int32_t> ids(logits.size());
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
-  const size_t count = std::min<size_t>(8, ids.size());
-  std::partial_sort(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count), ids.end(),
-                    [&](int32_t a, int32_t b) {
-                      const float x = logits[static_cast<size_t>(a)];
-                      const float y = logits[static_cast<size_t>(b)];
-                      return x != y ? x > y : a < b;
-                    });
-  Json best = Json::MakeArray();
-  for (size_t i = 0; i < count; ++i) {
-    const double logit = static_cast<double>(logits[static_cast<size_t>(ids[i])]);
-    best.Append({ids[i], std::round(logit * 1e6) / 1e6});
-  }
-  return {{"best", best}, {"hash", HashBits(logits)}};
-}
-
-struct Generation {
-  std::vector<int32_t> prompt_ids;
-  std::vector<int32_t> ids;
-  std::string text;
-  bool ended = false;
-  Json first_logits, last_logits;
-  double load_seconds = 0;
-  double first_token_seconds = 0;  // from the start of the prompt
-  std::vector<double> step_seconds;
-};
-
 // Continues until a stop token or max_tokens; the text goes to standard output while it comes, unless it is for --json.
-Status Generate(const Options& options, const Model& model, Session& session, Generation& out) {
+Status Generate(const GenerateOptions& options, const Model& model, Session& session, Generation& out,
+                RunFigures& figures) {
   HEADLANE_ASSIGN_OR_RETURN(TokenSampler sampler, TokenSampler::Create(model.info().vocab_size, options.sampling));
   TextStream::Options stream_options;
   HEADLANE_ASSIGN_OR_RETURN(TextStream stream, TextStream::Create(model, stream_options));
@@ -76,15 +28,20 @@ Status Generate(const Options& options, const Model& model, Session& session, Ge
   };
 
   const double start = Now();
+  if (!options.load_cache.empty()) {
+    HEADLANE_ASSIGN_OR_RETURN(figures.reused_tokens, session.LoadCache(options.load_cache, out.prompt_ids));
+  }
   {
     ProgressLine progress("reading the prompt", "tokens");
-    HEADLANE_RETURN_IF_ERROR(session.Prefill(out.prompt_ids, progress.Callback()));
+    const std::span<const int32_t> rest =
+        std::span<const int32_t>(out.prompt_ids).subspan(static_cast<size_t>(figures.reused_tokens));
+    HEADLANE_RETURN_IF_ERROR(session.Prefill(rest, progress.Callback()));
   }
   out.first_logits = LogitsJson(session.logits());
   while (static_cast<int64_t>(out.ids.size()) < options.max_tokens) {
     HEADLANE_ASSIGN_OR_RETURN(const int32_t id, sampler.Next(session.logits()));
     out.ids.push_back(id);
-    if (out.ids.size() == 1) out.first_token_seconds = Now() - start;
+    if (out.ids.size() == 1) figures.first_token_seconds = Now() - start;
     if (model.IsStop(id)) {
       out.ended = true;
       break;
@@ -95,78 +52,29 @@ Status Generate(const Options& options, const Model& model, Session& session, Ge
     if (static_cast<int64_t>(out.ids.size()) == options.max_tokens) break;
     const double step_start = Now();
     HEADLANE_RETURN_IF_ERROR(session.Step(id).status());
-    out.step_seconds.push_back(Now() - step_start);
+    figures.step_seconds.push_back(Now() - step_start);
   }
   show(stream.Finish());
   out.last_logits = LogitsJson(session.logits());
-  std::sort(out.step_seconds.begin(), out.step_seconds.end());
+  std::sort(figures.step_seconds.begin(), figures.step_seconds.end());
+  if (!options.save_cache.empty()) HEADLANE_RETURN_IF_ERROR(session.SaveCache(options.save_cache));
   return OkStatus();
 }
 
-Json ResultJson(const Options& options, const Model& model, const Session* session, const Generation& g) {
-  Json json = {{"model", ModelJson(model)},
-               {"prompt_ids", g.prompt_ids},
-               {"generated_ids", g.ids},
-               {"text", g.text},
-               {"stop", g.ended ? "end" : "length"},
-               {"first_logits", g.first_logits},
-               {"last_logits", g.last_logits}};
-  Json timings = {{"target", ActiveTarget().name}, {"linear", options.model.linear}};
-  if (session != nullptr) {
-    const SessionMemory memory = session->memory();
-    timings.Merge({{"threads", session->num_workers()},
-                   {"linear_implementation", model.linear_implementation()},
-                   {"load_seconds", g.load_seconds},
-                   {"time_to_first_token_seconds", g.first_token_seconds},
-                   {"prompt", PhaseJson(session->prompt_stats())},
-                   {"decode", PhaseJson(session->step_stats())},
-                   {"step_p50_ms", 1e3 * Quantile(g.step_seconds, 0.5)},
-                   {"step_p99_ms", 1e3 * Quantile(g.step_seconds, 0.99)},
-                   {"kv_bytes", session->length() * memory.kv_bytes_per_token},
-                   {"kv_bytes_per_token", memory.kv_bytes_per_token},
-                   {"kv_cache_bytes", memory.cache_bytes},
-                   {"scratch_bytes", memory.scratch_bytes},
-                   {"weight_bytes", model.weight_bytes()}});
-  }
-  json["timings"] = timings;
+Json ResultJson(const GenerateOptions& options, const Model& model, const RunFigures* figures, const Generation& g) {
+  Json json = {{"model", ModelJson(model)}};
+  json.Merge(GenerationJson(g));
+  json["timings"] = TimingsJson(options, model, figures);
   return json;
 }
 
-void PrintSummary(const Model& model, const Session& session, const Generation& g) {
-  const ModelInfo& info = model.info();
-  const SessionMemory memory = session.memory();
-  const PhaseStats phases[] = {session.prompt_stats(), session.step_stats()};
-  std::vector<std::vector<std::string>> rows = {{"", "prompt", "decode"}};
-  for (auto& row : PhaseRows(phases)) rows.push_back(std::move(row));
-  std::fflush(stdout);
-  std::fprintf(stderr, "\n");
-  PrintTable(stderr, rows, true);
-  std::fprintf(stderr, "\n");
-  PrintTable(
-      stderr,
-      {{"model", Format("%s, %.1f M parameters, %s", info.name.c_str(), 1e-6 * static_cast<double>(info.num_parameters),
-                        info.weight_type.c_str())},
-       {"weights in memory",
-        FormatBytes(static_cast<double>(model.weight_bytes())) + ", loaded in " + Format("%.2f s", g.load_seconds)},
-       {"KV cache", Format("%s for %lld tokens, %lld bytes each (%s allocated)",
-                           FormatBytes(static_cast<double>(session.length() * memory.kv_bytes_per_token)).c_str(),
-                           static_cast<long long>(session.length()), static_cast<long long>(memory.kv_bytes_per_token),
-                           FormatBytes(static_cast<double>(memory.cache_bytes)).c_str())},
-       {"time to first token", Format("%.1f ms", 1e3 * g.first_token_seconds)},
-       {"decode step",
-        Format("p50 %.2f ms, p99 %.2f ms", 1e3 * Quantile(g.step_seconds, 0.5), 1e3 * Quantile(g.step_seconds, 0.99))},
-       {"threads", Format("%d", session.num_workers())},
-       {"SIMD target", ActiveTarget().name},
-       {"linear layers", model.linear_implementation()}},
-      false);
-}
-
-Status Run(const Options& options) {
-  if (!options.prompt && options.prompt_file.empty()) {
+Status Run(const GenerateOptions& options) {
+  if (!options.prompt && options.prompt_file.empty() && options.prompts_file.empty()) {
     return MakeStatus(StatusCode::kInvalidArgument,
-                      "--prompt or --prompt-file is required (--help says what there is)");
+                      "--prompt, --prompt-file or --prompts-file is required (--help says what there is)");
   }
   HEADLANE_ASSIGN_OR_RETURN(Model model, OpenModel(options.model));
+  if (!options.prompts_file.empty()) return GenerateBatch(options, model);
   std::string text = options.prompt.value_or("");
   if (!options.prompt_file.empty()) {
     HEADLANE_ASSIGN_OR_RETURN(text, ReadWholeFile(options.prompt_file));
@@ -176,38 +84,41 @@ Status Run(const Options& options) {
                       "the prompt is empty: there is nothing to continue (only --max-tokens 0 goes with it)");
   }
   Generation g;
-  const std::string_view system = options.system ? std::string_view(*options.system) : std::string_view();
-  HEADLANE_ASSIGN_OR_RETURN(g.prompt_ids, model.Encode(text, options.mode(), options.system ? &system : nullptr));
+  HEADLANE_ASSIGN_OR_RETURN(g.prompt_ids, EncodePrompt(options, model, text));
   if (text.empty()) {
     if (options.json) PrintJson(ResultJson(options, model, nullptr, g));
     return OkStatus();
   }
 
-  SessionOptions session_options;
-  session_options.max_context = static_cast<int64_t>(g.prompt_ids.size()) + options.max_tokens;
-  session_options.chunk = options.chunk;
-  session_options.threads = options.threads;
-  if (session_options.max_context > model.info().context_length) {
-    std::fprintf(stderr, "note: %lld tokens of prompt and text are more than the %lld the model was trained for\n",
-                 static_cast<long long>(session_options.max_context),
-                 static_cast<long long>(model.info().context_length));
+  RunFigures figures;
+  HEADLANE_ASSIGN_OR_RETURN(figures.options,
+                            MakeSessionOptions(options, model, static_cast<int64_t>(g.prompt_ids.size())));
+  if (!options.load_cache.empty()) {
+    // Before the weights, which take their time; and it has to fit even if only its beginning is of use.
+    HEADLANE_ASSIGN_OR_RETURN(const int64_t saved, Session::SavedLength(options.load_cache));
+    figures.options.max_context = std::max(figures.options.max_context, saved);
   }
   const double start = Now();
   HEADLANE_RETURN_IF_ERROR(LoadModel(options.model, options.threads, model));
-  g.load_seconds = Now() - start;
-  HEADLANE_ASSIGN_OR_RETURN(Session session, Session::Create(model, session_options));
-  HEADLANE_RETURN_IF_ERROR(Generate(options, model, session, g));
+  figures.load_seconds = Now() - start;
+  HEADLANE_ASSIGN_OR_RETURN(Session session, Session::Create(model, figures.options));
+  HEADLANE_RETURN_IF_ERROR(Generate(options, model, session, g, figures));
+  figures.options = session.options();
+  figures.memory = session.memory();
+  figures.num_workers = session.num_workers();
+  figures.prompt_stats = session.prompt_stats();
+  figures.step_stats = session.step_stats();
   if (options.json) {
-    PrintJson(ResultJson(options, model, &session, g));
+    PrintJson(ResultJson(options, model, &figures, g));
   } else {
     if (!g.text.empty()) std::printf("\n");
-    PrintSummary(model, session, g);
+    PrintFigures(model, figures);
   }
   return OkStatus();
 }
 
 int Main(int argc, char** argv) {
-  Options options;
+  GenerateOptions options;
   Arguments arguments(
       "headlane-generate",
       "Writes text with a llama-architecture model, token by token. The text goes to standard output, progress and a "
@@ -217,12 +128,16 @@ int Main(int argc, char** argv) {
 
   arguments.Text("-p,--prompt", options.prompt, "The prompt");
   arguments.Text("-f,--prompt-file", options.prompt_file, "The prompt, byte by byte, from a file (-: standard input)");
+  arguments.Text("--prompts-file", options.prompts_file,
+                 "Several prompts, one per line, decoded as one batch: each has the text of its own run, and what they "
+                 "begin with alike is computed and stored once");
   arguments.Flag("--chat", options.chat, "The prompt is a user's message, in the model's chat format (default)");
   arguments.Flag("--raw", options.raw, "The prompt is the text to continue; control tokens in it are recognised");
   arguments.Flag("--literal", options.literal,
                  "The prompt is the text to continue; control tokens in it are plain characters");
   arguments.Text("--system", options.system, "With --chat: the system message instead of the model's own");
   arguments.Excludes("--prompt-file", {"--prompt"});
+  arguments.Excludes("--prompts-file", {"--prompt", "--prompt-file"});
   arguments.Excludes("--raw", {"--chat", "--literal"});
   arguments.Excludes("--literal", {"--chat"});
   arguments.Excludes("--system", {"--raw", "--literal"});
@@ -237,17 +152,28 @@ int Main(int argc, char** argv) {
                    "Draw from the most likely tokens that make up a share P in (0, 1] only");
   arguments.Seed("--seed", options.sampling.seed, "Of the draws; the same seed draws the same text");
 
+  AddCacheOptions(arguments, options.cache);
+  arguments.Text("--save-cache", options.save_cache,
+                 "Save tokens, keys and values at the end to this file, for --load-cache");
+  arguments.Text(
+      "--load-cache", options.load_cache,
+      "Take the beginning of the prompt from this file, as far as it agrees: it is not computed again, and the "
+      "text is the same. Of the same model and types of the cache");
+  arguments.Excludes("--save-cache", {"--prompts-file"});
+  arguments.Excludes("--load-cache", {"--prompts-file"});
+
   arguments.Number("-t,--threads", options.threads, 0, kMaxThreads, "Threads; 0: as many as OpenMP would use");
   arguments.Number("--chunk", options.chunk, 1, kMaxTokens, "Tokens of the prompt that go through the layers together");
   arguments.Flag(
       "--json", options.json,
       "One JSON object instead of text and table: model, prompt_ids, generated_ids (the end token included), text, "
       "stop (end or length), first_logits and last_logits (best: 8 x [id, logit]; hash of the whole row's bits; "
-      "null without a prompt), timings");
+      "null without a prompt), timings; with --prompts-file `prompts`, a list of the same per prompt");
   return RunTool(
       arguments, argc, argv,
       "  headlane-generate --model model.gguf --prompt \"Why is the sky blue?\"\n"
       "  headlane-generate --model model.gguf --raw --prompt \"Once upon a time\" --temperature 0.8 --seed 7\n"
+      "  headlane-generate --model model.gguf --prompts-file questions.txt --kv-type int8\n"
       "  headlane-generate --synthetic smollm2-135m --prompt hello --max-tokens 20 --threads 2 --json\n",
       [&] { return Run(options); });
 }

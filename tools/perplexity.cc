@@ -44,6 +44,7 @@ Result<Score> ScoreText(const Options& options, const Model& model, std::span<co
   session_options.threads = options.threads;
   session_options.k_dtype = types.k;
   session_options.v_dtype = types.v;
+  session_options.rotate = types.rotate;
   session_options.page_tokens = options.page;
   session_options.window = options.window;
   HEADLANE_ASSIGN_OR_RETURN(Session session, Session::Create(model, session_options));
@@ -105,6 +106,7 @@ Json ScoresJson(const Model& model, size_t num_tokens, const std::vector<Score>&
   for (const Score& score : scores) {
     types.Append({{"k_type", DTypeName(score.types.k)},
                   {"v_type", DTypeName(score.types.v)},
+                  {"rotated", score.types.rotate},
                   {"bytes_per_token", score.bytes_per_token},
                   {"mean_loss", score.mean_loss},
                   {"perplexity", score.perplexity},
@@ -138,6 +140,7 @@ Status AddAttentionErrors(const Options& options, const Model& model, std::span<
                     percent(random.rms()), percent(random.max())});
     list.Append({{"k_type", DTypeName(types[i].k)},
                  {"v_type", DTypeName(types[i].v)},
+                 {"rotated", types[i].rotate},
                  {"text", {{"rms", text.rms()}, {"worst_layer_rms", text.worst_rms}, {"largest", text.max()}}},
                  {"random", {{"rms", random.rms()}, {"largest", random.max()}}}});
   }
@@ -191,8 +194,8 @@ int Main(int argc, char** argv) {
   arguments.RequiredText("-f,--text-file", options.text_file, "The text, byte by byte (-: standard input)");
   arguments.Text(
       "--kv-type", options.types,
-      "Types of the KV cache, with commas between: f32, f16, bf16, int8, fp8, int4, two with a slash for keys "
-      "and values apart (int8/int4), or all");
+      "Types of the KV cache, with commas between: f32, f16, bf16, int8, fp8, int4; two with a slash for keys "
+      "and values apart (int8/int4); +rotate behind it: stored rotated (int4+rotate); all: each of them");
   arguments.Number("--page", options.page, 16, 256,
                    "Tokens of a page of the cache, a multiple of 16; changes no result");
   arguments.Number("--window", options.window, 0, int64_t{1} << 24,

@@ -130,6 +130,7 @@ struct SessionOptions {
   int64_t page_tokens = 128;    // as KVCacheSpec
   DType k_dtype = DType::kF32;  // of the cached keys, and
   DType v_dtype = DType::kF32;  // of the cached values: any of the six
+  bool rotate = false;          // both are stored rotated, as KVCacheSpec: int4 loses less
   // Every layer sees only the newest so many tokens, and the first num_sinks; 0: all. The cache then keeps, besides
   // these, what `rollback` needs and room for a chunk, however long the text becomes.
   int64_t window = 0;
@@ -219,6 +220,20 @@ class Session {
   // Pseudo-random keys and values up to `length` tokens, for measuring at a depth without computing it. Errors:
   // OutOfRange (length below the present one), ResourceExhausted.
   Status FillRandom(int64_t length, uint64_t seed) noexcept;
+
+  // Saves the tokens so far, ids, keys and values as they are stored, to a file that appears under its name when it is
+  // complete. Errors: FailedPrecondition (tokens of FillRandom, which have no ids; the file: with the system's reason),
+  // NotFound (its folder), ResourceExhausted. Allocates.
+  Status SaveCache(const std::string& path) const noexcept;
+  // Puts what such a file has of the beginning of `ids` into an empty session: at most ids.size() - 1 tokens, so that
+  // one is left whose logits can be computed. Gives their number, and 0 where nothing agrees, or where the file's
+  // window has passed what these tokens see. Going on from there has the bits of a session that computed them. The file
+  // is not trusted. Errors: FailedPrecondition (there are tokens already), InvalidArgument (another model, or a cache
+  // of another kind: names it), Unsupported (version), DataLoss (damaged), NotFound, ResourceExhausted and OutOfRange
+  // (more saved tokens than max_context). The session is empty then. Allocates.
+  Result<int64_t> LoadCache(const std::string& path, std::span<const int32_t> ids) noexcept;
+  // How many tokens such a file has, which a session that loads it must have room for. Errors: as LoadCache.
+  static Result<int64_t> SavedLength(const std::string& path) noexcept;
 
   // Calls `observer` for every layer of every pass from now on; null ends it.
   void Observe(LayerObserver observer) noexcept;

@@ -1,10 +1,12 @@
 // Session of headlane/decoder.h: one running sequence, and what is fed to the forward pass.
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "decoder/alloc_guard.h"
 #include "decoder/session_core.h"
+#include "decoder/session_file.h"
 #include "headlane/decoder.h"
 #include "headlane/ops.h"
 
@@ -26,6 +28,8 @@ class SessionImpl {
   Status Score(std::span<const int32_t> ids, std::span<double> losses, const ProgressCallback& progress) noexcept;
   Status FillRandom(int64_t length, uint64_t seed) noexcept;
   Status Truncate(int64_t length) noexcept;
+  Status SaveCache(const std::string& path) const;
+  Result<int64_t> LoadCache(const std::string& path, std::span<const int32_t> ids);
 
   std::span<const float> logits() const noexcept {
     if (logits_row_ < 0) return {};
@@ -53,11 +57,13 @@ class SessionImpl {
   SequenceId sequence_;
   int64_t logits_row_ = -1;  // the row that logits() shows; -1: none
   int64_t length_ = 0;
+  std::vector<int32_t> ids_;  // of the tokens; -1: made up. Capacity max_context.
 };
 
 Status SessionImpl::Init() {
   HEADLANE_RETURN_IF_ERROR(core_.Init(1, 0, kLogitRows));
   HEADLANE_ASSIGN_OR_RETURN(sequence_, core_.cache().CreateSequence());
+  ids_.reserve(static_cast<size_t>(core_.options().max_context));
   return OkStatus();
 }
 
@@ -71,6 +77,7 @@ Status SessionImpl::Forward(std::span<const int32_t> ids, PhaseStats& stats) noe
   const SequenceTokens tokens{sequence_, ids};
   HEADLANE_RETURN_IF_ERROR(core_.Forward(std::span<const SequenceTokens>(&tokens, 1), stats));
   length_ += static_cast<int64_t>(ids.size());
+  ids_.insert(ids_.end(), ids.begin(), ids.end());
   return OkStatus();
 }
 
@@ -89,6 +96,7 @@ Status SessionImpl::AllOrNothing(const Append& append) noexcept {
     // A window may have passed what the old length needs: what is complete then stays.
     if (core_.cache().Truncate(sequence_, before).ok()) {
       length_ = before;
+      ids_.resize(static_cast<size_t>(length_));
     } else {
       logits_row_ = -1;
     }
@@ -200,6 +208,7 @@ Status SessionImpl::FillRandom(int64_t length, uint64_t seed) noexcept {
       const int64_t n = std::min(core_.options().chunk, length - length_);
       HEADLANE_RETURN_IF_ERROR(core_.AppendRandom(sequence_, n, seed));
       length_ += n;
+      ids_.resize(static_cast<size_t>(length_), -1);
       logits_row_ = -1;
     }
     return OkStatus();
@@ -210,8 +219,38 @@ Status SessionImpl::Truncate(int64_t length) noexcept {
   if (length == length_) return OkStatus();
   HEADLANE_RETURN_IF_ERROR(core_.cache().Truncate(sequence_, length));
   length_ = length;
+  ids_.resize(static_cast<size_t>(length_));
   logits_row_ = -1;
   return OkStatus();
+}
+
+Status SessionImpl::SaveCache(const std::string& path) const {
+  const auto made_up = std::find(ids_.begin(), ids_.end(), -1);
+  if (made_up != ids_.end()) {
+    return MakeStatus(StatusCode::kFailedPrecondition, "token %lld is made up: it has no id to be found by",
+                      static_cast<long long>(made_up - ids_.begin()));
+  }
+  return SaveSequence(core_.model(), core_.cache(), sequence_, ids_, path);
+}
+
+Result<int64_t> SessionImpl::LoadCache(const std::string& path, std::span<const int32_t> ids) {
+  if (length_ > 0) {
+    return MakeStatus(StatusCode::kFailedPrecondition,
+                      "a saved cache goes into an empty session; this one has %lld tokens",
+                      static_cast<long long>(length_));
+  }
+  // Makes room for the one that is restored.
+  HEADLANE_RETURN_IF_ERROR(core_.cache().DropSequence(sequence_));
+  Result<LoadedSequence> loaded = LoadSequence(core_.model(), core_.cache(), ids, path);
+  if (!loaded.ok() || loaded->length == 0) {
+    HEADLANE_ASSIGN_OR_RETURN(sequence_, core_.cache().CreateSequence());
+    if (!loaded.ok()) return loaded.status();
+    return 0;
+  }
+  sequence_ = loaded->id;
+  length_ = loaded->length;
+  ids_.assign(ids.begin(), ids.begin() + length_);
+  return length_;
 }
 
 }  // namespace internal
@@ -251,6 +290,19 @@ std::span<const float> Session::logits() const noexcept { return impl_->logits()
 int64_t Session::length() const noexcept { return impl_->length(); }
 Status Session::Truncate(int64_t length) noexcept { return impl_->Truncate(length); }
 Status Session::FillRandom(int64_t length, uint64_t seed) noexcept { return impl_->FillRandom(length, seed); }
+
+Status Session::SaveCache(const std::string& path) const noexcept {
+  return decoder_internal::GuardAllocation("saving a cache", [&] { return impl_->SaveCache(path); });
+}
+
+Result<int64_t> Session::LoadCache(const std::string& path, std::span<const int32_t> ids) noexcept {
+  return decoder_internal::GuardAllocation("loading a cache", [&] { return impl_->LoadCache(path, ids); });
+}
+
+Result<int64_t> Session::SavedLength(const std::string& path) noexcept {
+  return decoder_internal::GuardAllocation("looking at a cache", [&] { return internal::SavedLength(path); });
+}
+
 void Session::Observe(LayerObserver observer) noexcept { impl_->core().Observe(std::move(observer)); }
 const SessionOptions& Session::options() const noexcept { return impl_->core().options(); }
 int Session::num_workers() const noexcept { return impl_->core().num_workers(); }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "headlane/kv_cache.h"
+
 namespace headlane::tools {
 namespace {
 
@@ -25,12 +27,18 @@ std::vector<std::string> TypeNames() {
 
 }  // namespace
 
-std::string CacheTypes::Name() const { return k == v ? DTypeName(k) : std::string(DTypeName(k)) + "/" + DTypeName(v); }
+std::string CacheTypes::Name() const {
+  std::string name = DTypeName(k);
+  if (k != v) name += std::string("/") + DTypeName(v);
+  return rotate ? name + " rotated" : name;
+}
 
 void AddCacheOptions(Arguments& arguments, CacheOptions& options) {
   arguments.Choice("--kv-type", options.type, TypeNames(), "Type in which the KV cache stores keys and values");
   arguments.Choice("--kv-type-k", options.k_type, TypeNames(), "Of the keys, instead of --kv-type");
   arguments.Choice("--kv-type-v", options.v_type, TypeNames(), "Of the values, instead of --kv-type");
+  arguments.Flag("--kv-rotate", options.rotate,
+                 "Store keys and values rotated (Walsh-Hadamard): int4 loses much less of keys with outliers");
   arguments.Number("--page", options.page, 16, 256,
                    "Tokens of a page of the cache, a multiple of 16; changes no result");
   arguments.Number("--window", options.window, 0, int64_t{1} << 24,
@@ -42,6 +50,7 @@ void AddCacheOptions(Arguments& arguments, CacheOptions& options) {
 Status SetCacheOptions(const CacheOptions& options, SessionOptions& session) {
   HEADLANE_ASSIGN_OR_RETURN(session.k_dtype, ParseType(options.k_type.empty() ? options.type : options.k_type));
   HEADLANE_ASSIGN_OR_RETURN(session.v_dtype, ParseType(options.v_type.empty() ? options.type : options.v_type));
+  session.rotate = options.rotate;
   session.page_tokens = options.page;
   session.window = options.window;
   session.num_sinks = options.sinks;
@@ -51,14 +60,18 @@ Status SetCacheOptions(const CacheOptions& options, SessionOptions& session) {
 Result<std::vector<CacheTypes>> ParseCacheTypes(const std::string& list) {
   std::vector<CacheTypes> types;
   if (list == "all") {
-    for (int i = 0; i < kNumDTypes; ++i) types.push_back({static_cast<DType>(i), static_cast<DType>(i)});
+    for (int i = 0; i < kNumDTypes; ++i) types.push_back({static_cast<DType>(i), static_cast<DType>(i), false});
+    types.push_back({DType::kI4, DType::kI4, true});
     return types;
   }
   for (size_t begin = 0; begin <= list.size();) {
     const size_t end = std::min(list.find(',', begin), list.size());
-    const std::string_view item = std::string_view(list).substr(begin, end - begin);
-    const size_t slash = item.find('/');
+    constexpr std::string_view kRotated = "+rotate";
+    std::string_view item = std::string_view(list).substr(begin, end - begin);
     CacheTypes type;
+    type.rotate = item.ends_with(kRotated);
+    if (type.rotate) item.remove_suffix(kRotated.size());
+    const size_t slash = item.find('/');
     HEADLANE_ASSIGN_OR_RETURN(type.k, ParseType(item.substr(0, slash)));
     type.v = type.k;
     if (slash != std::string_view::npos) {
@@ -70,9 +83,24 @@ Result<std::vector<CacheTypes>> ParseCacheTypes(const std::string& list) {
   return types;
 }
 
+Result<int64_t> CacheBytesPerToken(const ModelInfo& info, CacheTypes types) {
+  KVCacheSpec spec;
+  spec.num_layers = info.num_layers;
+  spec.num_kv_heads = info.num_kv_heads;
+  spec.qk_dim = info.qk_dim;
+  spec.v_dim = info.v_dim;
+  spec.k_dtype = types.k;
+  spec.v_dtype = types.v;
+  spec.page_tokens = 16;
+  spec.max_tokens = spec.page_tokens;
+  HEADLANE_ASSIGN_OR_RETURN(const int64_t page_bytes, KVCache::RequiredBytes(spec));
+  return page_bytes / spec.page_tokens;
+}
+
 Json CacheJson(const SessionOptions& options, const SessionMemory& memory) {
   return {{"k_type", DTypeName(options.k_dtype)},
           {"v_type", DTypeName(options.v_dtype)},
+          {"rotated", options.rotate},
           {"page_tokens", options.page_tokens},
           {"window", options.window},
           {"sinks", options.num_sinks},

@@ -16,13 +16,14 @@
 
 namespace headlane::tools {
 
-// Element types of keys and values.
+// Element types of keys and values, and whether they are stored rotated.
 struct CacheTypes {
   DType k = DType::kF32;
   DType v = DType::kF32;
+  bool rotate = false;
 
   bool operator==(const CacheTypes&) const = default;
-  // "int8", and "int8/f16" where they differ.
+  // "int8", "int8/f16" where they differ, "int4 rotated".
   std::string Name() const;
 };
 
@@ -30,18 +31,23 @@ struct CacheOptions {
   std::string type = "f32";
   std::string k_type;  // "": type
   std::string v_type;
+  bool rotate = false;
   int64_t page = SessionOptions().page_tokens;
   int64_t window = 0;
   int64_t sinks = 0;
 };
 
-// --kv-type, --kv-type-k, --kv-type-v, --page, --window, --sinks.
+// --kv-type, --kv-type-k, --kv-type-v, --kv-rotate, --page, --window, --sinks.
 void AddCacheOptions(Arguments& arguments, CacheOptions& options);
 // Puts them into a session's options. Errors: InvalidArgument (no such type: names it and what there is).
 Status SetCacheOptions(const CacheOptions& options, SessionOptions& session);
 
-// "all", or names with commas between, each "T" or "T/T" for keys and values apart. Errors: InvalidArgument.
+// "all", or names with commas between, each "T", or "T/T" for keys and values apart, and with "+rotate" behind it if
+// they are stored rotated. Errors: InvalidArgument.
 Result<std::vector<CacheTypes>> ParseCacheTypes(const std::string& list);
+
+// Bytes that a token of the model takes in such a cache, all layers and heads. Errors: as KVCache::RequiredBytes.
+Result<int64_t> CacheBytesPerToken(const ModelInfo& info, CacheTypes types);
 
 // Types, bytes per token, of a page, allocated, used, and what of that is not tokens: for --json.
 Json CacheJson(const SessionOptions& options, const SessionMemory& memory);
