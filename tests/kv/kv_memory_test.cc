@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "headlane/attention.h"
 #include "headlane/executor.h"
 #include "headlane/kv_cache.h"
+#include "headlane/kv_pages.h"
 #include "kv/allocation_hooks.h"
 #include "kv/kv_test_util.h"
 
@@ -112,6 +114,90 @@ TEST(KVMemory, EveryRefusedAllocationIsATypedErrorAndLeavesNothingBehind) {
     ASSERT_LT(n, 100);
   }
   EXPECT_GE(failures, 5);
+}
+
+// Writing, reading, moving a plan on and running it, over pages of every kind, with keys changed on their way.
+TEST(KVMemory, PagesAllocateNothingAfterCreate) {
+  for (const KVPageKind kind : {KVPageKind::kTiles, KVPageKind::kRows}) {
+    KVPagesSpec spec;
+    spec.kind = kind;
+    spec.num_kv_heads = 2;
+    spec.qk_dim = 64;
+    spec.v_dim = 48;
+    spec.page_tokens = 16;
+    spec.num_pages = 40;
+    spec.rotate = true;
+    spec.layers.resize(1);
+    const KVPageLayout layout = kind == KVPageKind::kTiles ? *TilePageLayout(spec) : KVPageLayout{};
+    std::vector<float> k_rows(size_t{40} * 16 * 2 * 64), v_rows(size_t{40} * 16 * 2 * 48);
+    std::vector<std::byte> tiles(static_cast<size_t>(40 * layout.page_bytes + 64));
+    spec.layers[0].tiles = tiles.data() + (64 - reinterpret_cast<uintptr_t>(tiles.data()) % 64) % 64;
+    spec.layers[0].k = {k_rows.data(), DType::kF32, 40, 16, 2, 64, int64_t{16} * 128, 128, 64, 1};
+    spec.layers[0].v = {v_rows.data(), DType::kF32, 40, 16, 2, 48, int64_t{16} * 96, 96, 48, 1};
+    Result<KVPages> created = KVPages::Create(spec);
+    ASSERT_TRUE(Succeeds(created.status()));
+    KVPages& pages = *created;
+
+    constexpr int64_t kMost = 500;
+    std::vector<float> k(size_t{kMost} * 2 * 64, 1.0f), v(size_t{kMost} * 2 * 48, 1.0f);
+    std::vector<float> q(size_t{4} * 64, 1.0f), out(size_t{4} * 48);
+    std::vector<int64_t> slots(kMost), positions(kMost);
+    std::vector<int32_t> ids(40);
+    for (int32_t i = 0; i < 40; ++i) ids[static_cast<size_t>(i)] = (i * 7) % 40;
+    KeyTransform transform;
+    transform.norm = true;
+    transform.rope.rope.rotary_dim = 32;
+    transform.positions = positions.data();
+    AttentionSpec attention;
+    attention.num_q_heads = 4;
+    attention.num_kv_heads = 2;
+    attention.qk_dim = 64;
+    attention.v_dim = 48;
+    SequenceSpec sequence;
+    sequence.q_len = 1;
+    PlanOptions options;
+    options.num_workers = 2;
+    options.max_kv_len = kMost;
+    Result<AttentionPlan> plan = PlanAttention(attention, pages, std::span(&sequence, 1), options);
+    ASSERT_TRUE(Succeeds(plan.status()));
+    Result<Workspace> workspace = Workspace::Create(*plan);
+    ASSERT_TRUE(Succeeds(workspace.status()));
+    AttentionArgs args;
+    args.q = TokensHeadsDim(std::as_const(q).data(), 1, 4, 64);
+    args.out = TokensHeadsDim(out.data(), 1, 4, 48);
+    args.pages = &pages;
+    Executor& serial = SerialExecutor();
+
+    const int64_t before = NumAllocations();
+    bool good = true;
+    bool refused = true;
+    for (int64_t length = 0; length < kMost;) {
+      const int64_t n = length == 0 ? 300 : 1 + length % 60;
+      if (length + n > kMost) break;
+      for (int64_t i = 0; i < n; ++i) {
+        positions[static_cast<size_t>(i)] = length + i;
+        slots[static_cast<size_t>(i)] = ids[static_cast<size_t>((length + i) / 16)] * 16 + (length + i) % 16;
+      }
+      const ConstTensorView k_view = TokensHeadsDim(std::as_const(k).data(), n, 2, 64);
+      const ConstTensorView v_view = TokensHeadsDim(std::as_const(v).data(), n, 2, 48);
+      good &= pages.Write(0, k_view, v_view, {slots.data(), static_cast<size_t>(n)}, transform).ok();
+      length += n;
+      sequence.kv_len = length;
+      sequence.page_ids = ids;
+      good &= plan->Update(pages, std::span(&sequence, 1)).ok();
+      good &= RunAttention(*plan, args, *workspace, serial).ok() && out[0] == out[0];
+      sequence.page_ids = std::span(ids).first(2);
+      refused &= !plan->Update(pages, std::span(&sequence, 1)).ok();
+      slots[0] = 640;
+      refused &= !pages.Write(0, k_view, v_view, {slots.data(), static_cast<size_t>(n)}, transform).ok();
+      good &=
+          pages.Read(ids, 0, length - n, TokensHeadsDim(k.data(), n, 2, 64), TokensHeadsDim(v.data(), n, 2, 48)).ok();
+    }
+    const int64_t after = NumAllocations();
+    EXPECT_TRUE(good);
+    EXPECT_TRUE(refused);
+    EXPECT_EQ(after, before);
+  }
 }
 
 #if defined(__linux__)
