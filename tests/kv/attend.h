@@ -29,6 +29,14 @@ inline float TokenElement(int64_t name, int64_t layer, int64_t head, int64_t i, 
   return static_cast<float>(static_cast<int64_t>(z % 255) - 127) / 32.0f;
 }
 
+// A head's key or value as the reference's codec makes it of a quantised type.
+inline std::vector<float> CodedRow(DType dtype, const std::vector<float>& row) {
+  const auto type = dtype == DType::kI8       ? reference::QuantizedType::kI8
+                    : dtype == DType::kF8E4M3 ? reference::QuantizedType::kF8E4M3
+                                              : reference::QuantizedType::kI4;
+  return reference::Dequantize(type, reference::Quantize(type, row.data(), static_cast<int64_t>(row.size())));
+}
+
 // Appends one head's key (which 0) or value (1) of a token, as it is given to the cache or, `stored`, as attention sees
 // it: through the reference's codec where the type has one. Rows that were coded are remembered.
 inline void AppendTokenRow(std::vector<float>* rows, DType dtype, int64_t dim, int64_t name, int64_t layer,
@@ -41,12 +49,9 @@ inline void AppendTokenRow(std::vector<float>* rows, DType dtype, int64_t dim, i
   if (known.size() > 100000) known.clear();
   std::vector<float>& coded = known[{static_cast<int64_t>(dtype), dim, name, layer, head, which}];
   if (coded.empty()) {
-    const auto type = dtype == DType::kI8       ? reference::QuantizedType::kI8
-                      : dtype == DType::kF8E4M3 ? reference::QuantizedType::kF8E4M3
-                                                : reference::QuantizedType::kI4;
     std::vector<float> row;
     plain(&row);
-    coded = reference::Dequantize(type, reference::Quantize(type, row.data(), dim));
+    coded = CodedRow(dtype, row);
   }
   rows->insert(rows->end(), coded.begin(), coded.end());
 }

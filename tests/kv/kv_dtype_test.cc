@@ -69,19 +69,6 @@ class RowsOfType {
   std::vector<std::byte> bytes_;
 };
 
-KVCacheSpec SpecOf(DType k, DType v, int64_t qk_dim, int64_t v_dim, int64_t page_tokens = 32) {
-  KVCacheSpec spec;
-  spec.num_kv_heads = 2;
-  spec.qk_dim = qk_dim;
-  spec.v_dim = v_dim;
-  spec.k_dtype = k;
-  spec.v_dtype = v;
-  spec.page_tokens = page_tokens;
-  spec.max_tokens = 128;
-  spec.max_sequences = 2;
-  return spec;
-}
-
 // What is read back of tokens [0, n): k, then v.
 std::pair<std::vector<float>, std::vector<float>> ReadAll(const KVCache& cache, SequenceId id, int64_t n) {
   const KVCacheSpec& spec = cache.spec();
@@ -109,7 +96,8 @@ TEST(KVDType, RoundTripOfEveryTypeAndAnyAppends) {
         for (const auto& [qk_dim, v_dim] : {std::pair<int64_t, int64_t>{1, 1}, {5, 20}, {16, 16}, {33, 7}, {64, 80}}) {
           SCOPED_TRACE(std::string(DTypeName(k_dtype)) + " " + DTypeName(v_dtype) + " of " + DTypeName(rows_dtype) +
                        " dims " + std::to_string(qk_dim) + " " + std::to_string(v_dim));
-          const KVCacheSpec spec = SpecOf(k_dtype, v_dtype, qk_dim, v_dim, random.Pick<int64_t>({16, 32, 48, 64, 128}));
+          const KVCacheSpec spec =
+              SpecOf(k_dtype, v_dtype, qk_dim, v_dim, random.Pick<int64_t>({16, 32, 48, 64, 128}), 8);
           KVCache cache = MakeCache(spec);
           cache.impl().PoisonUnusedForTesting();
           const SequenceId id = NewSequence(cache);
@@ -142,7 +130,7 @@ TEST(KVDType, SizesOfPages) {
     for (const DType v_dtype : kAllDTypes) {
       for (const int64_t qk_dim : {1, 2, 3, 64, 80, 257, 576}) {
         for (const int64_t v_dim : {1, 16, 17, 128, 512}) {
-          const KVCacheSpec spec = SpecOf(k_dtype, v_dtype, qk_dim, v_dim, 48);
+          const KVCacheSpec spec = SpecOf(k_dtype, v_dtype, qk_dim, v_dim, 48, 3);
           const Result<KVLayout> layout = MakeKVLayout(spec);
           ASSERT_TRUE(Succeeds(layout.status()));
           const int64_t k_features = k_dtype == DType::kBF16 ? (qk_dim + 1) / 2 * 2 : qk_dim;
@@ -155,14 +143,14 @@ TEST(KVDType, SizesOfPages) {
       }
     }
   }
-  EXPECT_EQ(MakeCache(SpecOf(DType::kBF16, DType::kF16, 128, 128)).usage().bytes_per_token, 2 * 2 * 128 * 2);
+  EXPECT_EQ(MakeCache(SpecOf(DType::kBF16, DType::kF16, 128, 128, 32, 4)).usage().bytes_per_token, 2 * 2 * 128 * 2);
 }
 
 // A tile is cleared when its first slot is written, whatever its type: poison never meets arithmetic.
 TEST(KVDType, FirstSlotClearsTheTile) {
   for (const DType dtype : kAllDTypes) {
     for (const int64_t begin : {int64_t{0}, int64_t{5}, int64_t{15}}) {
-      KVCache cache = MakeCache(SpecOf(dtype, dtype, 3, 18));
+      KVCache cache = MakeCache(SpecOf(dtype, dtype, 3, 18, 32, 4));
       const KVCacheImpl& impl = cache.impl();
       impl.PoisonUnusedForTesting();
       const SequenceId id = NewSequence(cache);
@@ -185,7 +173,7 @@ TEST(KVDType, FirstSlotClearsTheTile) {
 TEST(KVDType, FlagsSayWhatWasStored) {
   for (const DType dtype : kAllDTypes) {
     for (const float odd : {1.0f, 1e5f, 65519.0f, 65520.0f, std::numeric_limits<float>::max(), kInf, -kInf, kNaN}) {
-      KVCache cache = MakeCache(SpecOf(dtype == DType::kF32 ? DType::kF16 : DType::kF32, dtype, 4, 18));
+      KVCache cache = MakeCache(SpecOf(dtype == DType::kF32 ? DType::kF16 : DType::kF32, dtype, 4, 18, 32, 4));
       const SequenceId id = NewSequence(cache);
       RowsOfType k(DType::kF32, 20, 2, 4), v(DType::kF32, 20, 2, 18);
       v.Set((17 * 2 + 1) * 18 + 17, odd);
@@ -201,7 +189,7 @@ TEST(KVDType, FlagsSayWhatWasStored) {
 }
 
 TEST(KVDType, ReadGivesF32OrWhatIsStored) {
-  KVCache cache = MakeCache(SpecOf(DType::kF16, DType::kBF16, 4, 4));
+  KVCache cache = MakeCache(SpecOf(DType::kF16, DType::kBF16, 4, 4, 32, 4));
   const SequenceId id = NewSequence(cache);
   Random random(3);
   RowsOfType rows(DType::kF32, 3, 2, 4);
@@ -230,7 +218,7 @@ TEST(KVDType, ReadGivesF32OrWhatIsStored) {
 }
 
 KVCacheSpec LatentSpec(DType dtype, int64_t qk_dim, int64_t v_dim) {
-  KVCacheSpec spec = SpecOf(dtype, static_cast<DType>(99), qk_dim, v_dim);  // v_dtype is not looked at
+  KVCacheSpec spec = SpecOf(dtype, static_cast<DType>(99), qk_dim, v_dim, 32, 4);  // v_dtype is not looked at
   spec.values_in_keys = true;
   return spec;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -11,17 +12,48 @@
 #include <vector>
 
 #include "base/blocking.h"
+#include "base/float16.h"
 #include "headlane/kv_cache.h"
+#include "kv/attend.h"
 #include "kv/kv_cache_impl.h"
 #include "kv/kv_test_util.h"
 
 namespace headlane::internal {
 namespace {
 
+// As stored.
 struct Token {
   Row k;
   Row v;
 };
+
+// What reading gives of a row of heads that was stored with this type.
+Row StoredRow(DType dtype, const Row& row, int64_t dim) {
+  if (dtype == DType::kF32) return row;
+  Row stored;
+  for (size_t head = 0; head < row.size(); head += static_cast<size_t>(dim)) {
+    std::vector<float> numbers;
+    for (size_t i = head; i < head + static_cast<size_t>(dim); ++i) numbers.push_back(std::bit_cast<float>(row[i]));
+    if (IsQuantized(dtype)) {
+      numbers = CodedRow(dtype, numbers);
+    } else {
+      for (float& x : numbers) x = dtype == DType::kF16 ? F16ToF32(F32ToF16(x)) : BF16ToF32(F32ToBF16(x));
+    }
+    for (const float x : numbers) stored.push_back(BitsOf(x));
+  }
+  return stored;
+}
+
+// Which of the NaNs a row that was not finite becomes is nobody's business.
+::testing::AssertionResult SameNumbers(const Row& actual, const Row& expected, DType dtype) {
+  const auto is_nan = [](uint32_t bits) { return (bits & 0x7FFFFFFFu) > 0x7F800000u; };
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (actual[i] == expected[i] || (IsQuantized(dtype) && is_nan(actual[i]) && is_nan(expected[i]))) continue;
+    return ::testing::AssertionFailure() << DTypeName(dtype) << " element " << i << ": " << std::hex << actual[i]
+                                         << ", expected " << expected[i];
+  }
+  return ::testing::AssertionSuccess();
+}
 
 struct ModelSequence {
   SequenceId id;
@@ -297,7 +329,9 @@ class Trial {
                   RandomRow(random_, spec_.num_kv_heads * spec_.v_dim, wild)};
       k->Set(batch, i, token.k);
       v->Set(batch, i, token.v);
-      if (tokens != nullptr) tokens->push_back(std::move(token));
+      if (tokens == nullptr) continue;
+      tokens->push_back(
+          {StoredRow(spec_.k_dtype, token.k, spec_.qk_dim), StoredRow(spec_.v_dtype, token.v, spec_.v_dim)});
     }
   }
 
@@ -355,8 +389,8 @@ class Trial {
         ASSERT_TRUE(Succeeds(cache_.Read(sequence.id, layer, begin, k.view(), v.view())));
         for (int64_t i = 0; i < n; ++i) {
           const Token& token = *sequence.layers[static_cast<size_t>(layer)][static_cast<size_t>(begin + i)];
-          ASSERT_EQ(k.Get(0, i), token.k) << "layer " << layer << " token " << begin + i;
-          ASSERT_EQ(v.Get(0, i), token.v) << "layer " << layer << " token " << begin + i;
+          ASSERT_TRUE(SameNumbers(k.Get(0, i), token.k, spec_.k_dtype)) << "layer " << layer << " token " << begin + i;
+          ASSERT_TRUE(SameNumbers(v.Get(0, i), token.v, spec_.v_dtype)) << "layer " << layer << " token " << begin + i;
         }
       }
     }
@@ -382,6 +416,8 @@ class Trial {
       for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
         for (int64_t first = 0; first < end; first += kTileKeys) {
           for (int64_t head = 0; head < spec_.num_kv_heads; ++head) {
+            // Elements stand in f32's tiles as numbers.
+            if (spec_.k_dtype != DType::kF32 || spec_.v_dtype != DType::kF32) continue;
             CheckTile(sequence, layer, head, first, pages[static_cast<size_t>(first / spec_.page_tokens)]);
             if (::testing::Test::HasFailure()) return;
           }
@@ -472,6 +508,21 @@ TEST(KVModel, RandomOperationsAgreeWithPlainVectors) {
   EXPECT_GT(num_forks, 100);
   EXPECT_GT(num_copies, 30);
   EXPECT_GT(num_paths, 50);
+}
+
+// Keys of each type, values of all.
+TEST(KVModel, RandomOperationsAtEveryDType) {
+  Random random(2);
+  for (const DType k : kEveryDType) {
+    for (const DType v : kEveryDType) {
+      SCOPED_TRACE(std::string(DTypeName(k)) + " " + DTypeName(v));
+      KVCacheSpec spec = SpecOf(k, v, random.Pick<int64_t>({3, 16, 33, 46}), random.Pick<int64_t>({2, 16, 40, 65}),
+                                random.Pick<int64_t>({16, 32, 48}), random.Int(2, 9));
+      spec.num_layers = random.Int(1, 2);
+      Trial(spec, static_cast<uint64_t>(random.Int(0, 1000))).Run(120);
+      if (HasFailure()) return;
+    }
+  }
 }
 
 TEST(KVModel, LargeDims) {

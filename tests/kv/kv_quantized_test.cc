@@ -24,19 +24,6 @@ namespace {
 
 constexpr DType kQuantized[] = {DType::kI8, DType::kF8E4M3, DType::kI4};
 
-KVCacheSpec SpecOf(DType k, DType v, int64_t qk_dim, int64_t v_dim) {
-  KVCacheSpec spec;
-  spec.num_kv_heads = 2;
-  spec.qk_dim = qk_dim;
-  spec.v_dim = v_dim;
-  spec.k_dtype = k;
-  spec.v_dtype = v;
-  spec.page_tokens = 32;
-  spec.max_tokens = 64;
-  spec.max_sequences = 2;
-  return spec;
-}
-
 std::vector<float> RandomRows(Random& random, int64_t n) {
   std::vector<float> rows(static_cast<size_t>(n));
   for (float& x : rows) x = static_cast<float>(random.Int(-1000000, 1000000)) * 0x1p-18f;
@@ -62,7 +49,7 @@ void Append(KVCache& cache, SequenceId id, const std::vector<float>& k, const st
 // The figures of kv_cache.h, where tiles are whole multiples of 64 bytes.
 TEST(KVQuantized, BytesPerToken) {
   const auto per_token = [](DType k, DType v, int64_t qk_dim, int64_t v_dim) {
-    return MakeCache(SpecOf(k, v, qk_dim, v_dim)).usage().bytes_per_token;
+    return MakeCache(SpecOf(k, v, qk_dim, v_dim, 32, 2)).usage().bytes_per_token;
   };
   EXPECT_EQ(per_token(DType::kI8, DType::kI8, 128, 128), 2 * (132 + 132));
   EXPECT_EQ(per_token(DType::kF8E4M3, DType::kF8E4M3, 64, 128), 2 * (68 + 132));
@@ -73,10 +60,10 @@ TEST(KVQuantized, BytesPerToken) {
   const auto round64 = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   for (const int64_t dim : {1, 3, 17, 33, 46, 100, 257}) {
     const int64_t padded = (dim + 15) / 16 * 16;
-    const Result<KVLayout> bytes = MakeKVLayout(SpecOf(DType::kI8, DType::kF8E4M3, dim, dim));
+    const Result<KVLayout> bytes = MakeKVLayout(SpecOf(DType::kI8, DType::kF8E4M3, dim, dim, 32, 2));
     EXPECT_EQ(bytes->k_tile_bytes, round64(dim * 16 + 64));
     EXPECT_EQ(bytes->v_tile_bytes, round64(padded * 16 + 64));
-    const Result<KVLayout> halves = MakeKVLayout(SpecOf(DType::kI4, DType::kI4, dim, dim));
+    const Result<KVLayout> halves = MakeKVLayout(SpecOf(DType::kI4, DType::kI4, dim, dim, 32, 2));
     EXPECT_EQ(halves->k_tile_bytes, round64((dim + 1) / 2 * 16 + (dim + 31) / 32 * 32));
     EXPECT_EQ(halves->v_tile_bytes, round64(padded * 8 + (dim + 31) / 32 * 32));
   }
@@ -85,8 +72,8 @@ TEST(KVQuantized, BytesPerToken) {
 TEST(KVQuantized, DimsWithoutEndAreRefused) {
   for (const DType dtype : kQuantized) {
     for (const int64_t dim : {int64_t{1} << 58, int64_t{1} << 61, std::numeric_limits<int64_t>::max()}) {
-      EXPECT_EQ(KVCache::Create(SpecOf(dtype, dtype, dim, 16)).status().code(), StatusCode::kInvalidArgument);
-      EXPECT_EQ(KVCache::Create(SpecOf(dtype, dtype, 16, dim)).status().code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(KVCache::Create(SpecOf(dtype, dtype, dim, 16, 32, 2)).status().code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(KVCache::Create(SpecOf(dtype, dtype, 16, dim, 32, 2)).status().code(), StatusCode::kInvalidArgument);
     }
   }
 }
@@ -99,10 +86,10 @@ TEST(KVQuantized, SlotsDoNotDisturbEachOther) {
     for (const auto& [qk_dim, v_dim] : {std::pair<int64_t, int64_t>{64, 64}, {33, 17}, {1, 1}, {100, 80}}) {
       const std::vector<float> k = RandomRows(random, 32 * 2 * qk_dim), v = RandomRows(random, 32 * 2 * v_dim);
       const std::vector<float> other_k = RandomRows(random, 32 * 2 * qk_dim), other_v = RandomRows(random, 64 * v_dim);
-      KVCache whole = MakeCache(SpecOf(dtype, dtype, qk_dim, v_dim));
+      KVCache whole = MakeCache(SpecOf(dtype, dtype, qk_dim, v_dim, 32, 2));
       const SequenceId all = NewSequence(whole);
       Append(whole, all, k, v, 0, 32);
-      KVCache cache = MakeCache(SpecOf(dtype, dtype, qk_dim, v_dim));
+      KVCache cache = MakeCache(SpecOf(dtype, dtype, qk_dim, v_dim, 32, 2));
       cache.impl().PoisonUnusedForTesting();
       const SequenceId id = NewSequence(cache);
       for (int64_t length = 0; length < 32;) {
@@ -138,7 +125,7 @@ TEST(KVQuantized, SlotsAreCopiedWithTheirScales) {
   Random random(9);
   for (const DType dtype : kQuantized) {
     for (const int64_t dim : {1, 16, 33, 64, 100}) {
-      KVCache cache = MakeCache(SpecOf(dtype, dtype, dim, dim));
+      KVCache cache = MakeCache(SpecOf(dtype, dtype, dim, dim, 32, 2));
       const SequenceId id = NewSequence(cache);
       Append(cache, id, RandomRows(random, 32 * 2 * dim), RandomRows(random, 32 * 2 * dim), 0, 32);
       int32_t page = 0;
@@ -176,7 +163,7 @@ TEST(KVQuantized, SlotsAreCopiedWithTheirScales) {
 TEST(KVQuantized, FirstSlotClearsTheTile) {
   Random random(2);
   for (const DType dtype : kQuantized) {
-    KVCache cache = MakeCache(SpecOf(dtype, dtype, 40, 24));
+    KVCache cache = MakeCache(SpecOf(dtype, dtype, 40, 24, 32, 2));
     cache.impl().PoisonUnusedForTesting();
     const SequenceId id = NewSequence(cache);
     ASSERT_TRUE(Succeeds(cache.Reserve(id, 16)));
@@ -205,7 +192,7 @@ TEST(KVQuantized, FlagsAreSetByRowsThatAreNotFinite) {
   for (const DType dtype : kQuantized) {
     for (const bool in_keys : {false, true}) {
       for (const float odd : {3e38f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-        KVCacheSpec spec = SpecOf(dtype, dtype, 40, 40);
+        KVCacheSpec spec = SpecOf(dtype, dtype, 40, 40, 32, 2);
         spec.values_in_keys = in_keys;
         KVCache cache = MakeCache(spec);
         const SequenceId id = NewSequence(cache);
@@ -231,7 +218,7 @@ TEST(KVQuantized, WritingUnderAnyEnvironment) {
     for (size_t i = 0; i < 640; ++i) v[i] *= 0x1p-140f;
     std::vector<std::byte> expected;
     for (int way = 0; way < 3; ++way) {
-      KVCache cache = MakeCache(SpecOf(dtype, dtype, 64, 64));
+      KVCache cache = MakeCache(SpecOf(dtype, dtype, 64, 64, 32, 2));
       const SequenceId id = NewSequence(cache);
 #if defined(__SSE2__)
       const unsigned before = _mm_getcsr();

@@ -16,15 +16,8 @@ namespace headlane::internal {
 namespace {
 
 KVCacheSpec Spec(DType dtype, int64_t page_tokens = 16) {
-  KVCacheSpec spec;
+  KVCacheSpec spec = SpecOf(dtype, dtype, 32, 16, page_tokens, 40);
   spec.num_layers = 2;
-  spec.num_kv_heads = 2;
-  spec.qk_dim = 32;
-  spec.v_dim = 16;
-  spec.k_dtype = spec.v_dtype = dtype;
-  spec.page_tokens = page_tokens;
-  spec.max_tokens = 40 * page_tokens;
-  spec.max_sequences = 5;
   return spec;
 }
 
@@ -34,7 +27,7 @@ std::vector<int64_t> Without(std::vector<int64_t> names, int64_t begin, int64_t 
 }
 
 TEST(KVRemove, WithoutPositionsItIsTheSequenceWithoutThem) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : kEveryDType) {
     for (const int64_t page_tokens : {16, 48}) {
       for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 0},
                                        {0, 1},
@@ -103,10 +96,28 @@ Stored ReadAll(const KVCache& cache, SequenceId id, int64_t layer) {
   return stored;
 }
 
+// Half a unit in the last place, as a part of the number, or of the row's or group's largest where they share a scale.
+float StepOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return 1e-6f;
+    case DType::kF16:
+      return 0x1p-11f;
+    case DType::kBF16:
+    case DType::kI8:
+      return 0x1p-8f;
+    case DType::kF8E4M3:
+      return 0x1p-4f;
+    case DType::kI4:
+      return 0x1p-3f;
+  }
+  return 0;
+}
+
 // F37: 12 tokens, 2 .. 5 dropped, the rest moved by -4; then 20 removals of one; against the same raw keys rotated at
 // their new positions. Whole and partial rotation, both pairings, at an offset.
 TEST(KVRemove, KeysTurnToTheirNewPositions) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : kEveryDType) {
     for (const RopeStyle style : {RopeStyle::kAdjacent, RopeStyle::kHalfSplit}) {
       for (const auto& [dim, offset] : {std::pair<int64_t, int64_t>{32, 0}, {16, 0}, {8, 20}}) {
         for (const int64_t removals : {1, 20}) {
@@ -136,15 +147,16 @@ TEST(KVRemove, KeysTurnToTheirNewPositions) {
           k.data = raw.k.data() + offset;
           k.dim -= offset;
           ASSERT_TRUE(Succeeds(ApplyRope(shift.rope, cos.data(), sin.data(), k)));
-          // Half a unit in the last place of what is stored, once at first and once per removal.
-          const float step = dtype == DType::kF32 ? 1e-6f : dtype == DType::kF16 ? 0x1p-11f : 0x1p-8f;
+          // Half a unit in the last place of what is stored, once at first and once per removal; a whole one of int4,
+          // whose largest positive number may lose as much. Quantised rows have their features' codes in common.
+          const float step = StepOf(dtype);
           for (size_t i = 0; i < raw.k.size(); ++i) {
             const int64_t feature = static_cast<int64_t>(i) % 32;
-            const bool turned = feature >= offset && feature < offset + dim;
+            const bool turned = IsQuantized(dtype) || (feature >= offset && feature < offset + dim);
             const float bound = turned ? 8.0f * step * static_cast<float>(removals + 1) : 0;
             ASSERT_NEAR(after.k[i], raw.k[i], bound) << "element " << i;
           }
-          EXPECT_EQ(after.v, raw.v);
+          EXPECT_EQ(after.v, TokenRows(cache.spec(), 1, Without(Names(0, 50), 2, 2 + gone), true).v);
           // Tokens before the removal are untouched.
           for (size_t i = 0; i < 2 * 2 * 32; ++i) ASSERT_EQ(BitsOf(after.k[i]), BitsOf(before.k[i]));
         }

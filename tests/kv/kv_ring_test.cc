@@ -14,15 +14,10 @@
 namespace headlane::internal {
 namespace {
 
-KVCacheSpec Spec(int64_t page_tokens, int64_t window, int64_t sinks, int64_t in_flight) {
-  KVCacheSpec spec;
+KVCacheSpec Spec(int64_t page_tokens, int64_t window, int64_t sinks, int64_t in_flight, DType dtype = DType::kF32) {
+  KVCacheSpec spec = SpecOf(dtype, dtype, 10, 16, page_tokens, 2048 / page_tokens);
   spec.num_layers = 3;
   spec.num_kv_heads = 1;
-  spec.qk_dim = 10;
-  spec.v_dim = 16;
-  spec.page_tokens = page_tokens;
-  spec.max_tokens = 2048;
-  spec.max_sequences = 6;
   spec.groups = {{}, {.window = window, .num_always_visible = sinks, .max_in_flight = in_flight}};
   spec.group_of_layer = {1, 0, 1};
   return spec;
@@ -69,12 +64,15 @@ Mask MaskOf(const KVLayerGroup& group) {
 }
 
 TEST(KVRing, HasTheBitsOfACacheThatKeepsEverything) {
+  int which = 0;
   for (const int64_t page_tokens : {16, 48, 128}) {
     for (const int64_t window : {1, 5, 16, 100, 300}) {
       for (const int64_t sinks : {0, 1, 4, 17, 40}) {
-        SCOPED_TRACE(std::to_string(page_tokens) + " " + std::to_string(window) + " " + std::to_string(sinks));
+        const DType dtype = kEveryDType[which++ % kNumDTypes];
+        SCOPED_TRACE(std::string(DTypeName(dtype)) + " " + std::to_string(page_tokens) + " " + std::to_string(window) +
+                     " " + std::to_string(sinks));
         const int64_t in_flight = 3;
-        KVCache cache = MakeCache(Spec(page_tokens, window, sinks, in_flight));
+        KVCache cache = MakeCache(Spec(page_tokens, window, sinks, in_flight, dtype));
         cache.impl().PoisonUnusedForTesting();
         const SequenceId id = NewSequence(cache);
         std::vector<int64_t> names;
@@ -164,9 +162,14 @@ TEST(KVRing, SequencesDoNotCountEachOthersTokens) {
   EXPECT_TRUE(AttendsGroups(cache, b, names_b, 1));
 }
 
-TEST(KVRing, RollsBackExactlyAndNoFurther) {
+// The same at every type.
+class KVRingOf : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(EveryDType, KVRingOf, ::testing::ValuesIn(kEveryDType),
+                         [](const auto& info) { return DTypeName(info.param); });
+
+TEST_P(KVRingOf, RollsBackExactlyAndNoFurther) {
   const int64_t in_flight = 10;
-  KVCacheSpec spec = Spec(16, 20, 2, in_flight);
+  KVCacheSpec spec = Spec(16, 20, 2, in_flight, GetParam());
   KVCache cache = MakeCache(spec);
   const SequenceId id = NewSequence(cache);
   std::vector<int64_t> names;
@@ -196,8 +199,8 @@ TEST(KVRing, RollsBackExactlyAndNoFurther) {
   EXPECT_EQ(cache.usage().used_pages, 0);
 }
 
-TEST(KVRing, ForksShareTheWindowAndGoTheirOwnWays) {
-  KVCacheSpec spec = Spec(16, 40, 5, 8);
+TEST_P(KVRingOf, ForksShareTheWindowAndGoTheirOwnWays) {
+  KVCacheSpec spec = Spec(16, 40, 5, 8, GetParam());
   KVCache cache = MakeCache(spec);
   const SequenceId parent = NewSequence(cache);
   std::vector<int64_t> names;
@@ -242,8 +245,8 @@ TEST(KVRing, LengthsMayPassThePool) {
   EXPECT_EQ(*cache.Length(id), 5000);
 }
 
-TEST(KVRing, WhatTheWindowHasPassedIsRefused) {
-  KVCache cache = MakeCache(Spec(16, 20, 3, 4));
+TEST_P(KVRingOf, WhatTheWindowHasPassedIsRefused) {
+  KVCache cache = MakeCache(Spec(16, 20, 3, 4, GetParam()));
   const SequenceId id = NewSequence(cache);
   std::vector<int64_t> names;
   ASSERT_TRUE(AppendAndAttend(cache, id, &names, 100));
@@ -276,13 +279,13 @@ TEST(KVRing, WhatTheWindowHasPassedIsRefused) {
   EXPECT_TRUE(Succeeds(read(1, 0, 100)));
   EXPECT_TRUE(Succeeds(read(0, 0, 3)));
   EXPECT_TRUE(Succeeds(read(0, 77, 23)));
-  EXPECT_EQ(k[0], TokenElement(names[77], 0, 0, 0, 0));
+  EXPECT_EQ(k[0], TokenRows(cache.spec(), 0, {names[77]}, true).k[0]);
   EXPECT_TRUE(Fails(read(0, 0, 4), StatusCode::kFailedPrecondition, {name, "token 3", "from 77"}));
   EXPECT_TRUE(Fails(read(2, 76, 2), StatusCode::kFailedPrecondition, {name, "token 76", "from 77"}));
 }
 
-TEST(KVRing, DraftsAreCommittedInRingsToo) {
-  KVCacheSpec spec = Spec(16, 20, 2, 8);
+TEST_P(KVRingOf, DraftsAreCommittedInRingsToo) {
+  KVCacheSpec spec = Spec(16, 20, 2, 8, GetParam());
   KVCache cache = MakeCache(spec);
   const SequenceId id = NewSequence(cache);
   std::vector<int64_t> names;

@@ -17,15 +17,8 @@ namespace headlane::internal {
 namespace {
 
 KVCacheSpec Spec(DType dtype, int64_t page_tokens, int64_t pages) {
-  KVCacheSpec spec;
+  KVCacheSpec spec = SpecOf(dtype, dtype, 10, 20, page_tokens, pages);
   spec.num_layers = 2;
-  spec.num_kv_heads = 2;
-  spec.qk_dim = 10;
-  spec.v_dim = 20;
-  spec.k_dtype = spec.v_dtype = dtype;
-  spec.page_tokens = page_tokens;
-  spec.max_tokens = pages * page_tokens;
-  spec.max_sequences = 8;
   return spec;
 }
 
@@ -34,43 +27,48 @@ std::vector<int64_t> Joined(std::vector<int64_t> a, const std::vector<int64_t>& 
   return a;
 }
 
-TEST(KVFork, PrefixAndBranchesHaveTheBitsOfPrivateSequences) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const int64_t page_tokens : {16, 48, 128}) {
-      for (const int64_t prefix : {1, 15, 16, 17, 47, 48, 49, 128, 150, 300}) {
-        SCOPED_TRACE(std::to_string(page_tokens) + " " + std::to_string(prefix));
-        KVCache cache = MakeCache(Spec(dtype, page_tokens, 100));
-        cache.impl().PoisonUnusedForTesting();
-        const SequenceId parent = NewSequence(cache);
-        const std::vector<int64_t> common = Names(0, prefix);
-        ASSERT_TRUE(Succeeds(AppendTokens(cache, parent, Names(0, prefix + 30))));
-        const SequenceId a = *cache.Fork(parent, prefix);
-        const SequenceId b = *cache.Fork(parent, prefix);
-        EXPECT_EQ(cache.SequenceUsage(a)->shared_pages, CeilDiv(prefix, page_tokens));
-        ASSERT_TRUE(Attends(cache, a, common));
-        ASSERT_TRUE(Succeeds(AppendTokens(cache, a, Names(1000, 33))));
-        ASSERT_TRUE(Succeeds(AppendTokens(cache, b, Names(2000, 20))));
-        cache.impl().PoisonUnusedForTesting();
-        EXPECT_TRUE(Attends(cache, parent, Names(0, prefix + 30)));
-        EXPECT_TRUE(Attends(cache, a, Joined(common, Names(1000, 33))));
-        EXPECT_TRUE(Attends(cache, b, Joined(common, Names(2000, 20))));
-        // Rolled back and appended again, with the others still there.
-        ASSERT_TRUE(Succeeds(cache.Truncate(a, prefix - 1)));
-        ASSERT_TRUE(Succeeds(AppendTokens(cache, a, Names(3000, 40))));
-        ASSERT_TRUE(Succeeds(cache.DropSequence(parent)));
-        cache.impl().PoisonUnusedForTesting();
-        EXPECT_TRUE(Attends(cache, a, Joined(Names(0, prefix - 1), Names(3000, 40))));
-        EXPECT_TRUE(Attends(cache, b, Joined(common, Names(2000, 20))));
-        ASSERT_TRUE(Succeeds(cache.DropSequence(a)));
-        ASSERT_TRUE(Succeeds(cache.DropSequence(b)));
-        EXPECT_EQ(cache.usage().used_pages, 0);
-      }
+// The same at every type.
+class KVForkOf : public ::testing::TestWithParam<DType> {};
+class KVDraftOf : public ::testing::TestWithParam<DType> {};
+std::string NameOf(const ::testing::TestParamInfo<DType>& info) { return DTypeName(info.param); }
+INSTANTIATE_TEST_SUITE_P(EveryDType, KVForkOf, ::testing::ValuesIn(kEveryDType), NameOf);
+INSTANTIATE_TEST_SUITE_P(EveryDType, KVDraftOf, ::testing::ValuesIn(kEveryDType), NameOf);
+
+TEST_P(KVForkOf, PrefixAndBranchesHaveTheBitsOfPrivateSequences) {
+  for (const int64_t page_tokens : {16, 48, 128}) {
+    for (const int64_t prefix : {1, 15, 16, 17, 48, 49, 150}) {
+      SCOPED_TRACE(std::to_string(page_tokens) + " " + std::to_string(prefix));
+      KVCache cache = MakeCache(Spec(GetParam(), page_tokens, 100));
+      cache.impl().PoisonUnusedForTesting();
+      const SequenceId parent = NewSequence(cache);
+      const std::vector<int64_t> common = Names(0, prefix);
+      ASSERT_TRUE(Succeeds(AppendTokens(cache, parent, Names(0, prefix + 30))));
+      const SequenceId a = *cache.Fork(parent, prefix);
+      const SequenceId b = *cache.Fork(parent, prefix);
+      EXPECT_EQ(cache.SequenceUsage(a)->shared_pages, CeilDiv(prefix, page_tokens));
+      ASSERT_TRUE(Attends(cache, a, common));
+      ASSERT_TRUE(Succeeds(AppendTokens(cache, a, Names(1000, 33))));
+      ASSERT_TRUE(Succeeds(AppendTokens(cache, b, Names(2000, 20))));
+      cache.impl().PoisonUnusedForTesting();
+      EXPECT_TRUE(Attends(cache, parent, Names(0, prefix + 30)));
+      EXPECT_TRUE(Attends(cache, a, Joined(common, Names(1000, 33))));
+      EXPECT_TRUE(Attends(cache, b, Joined(common, Names(2000, 20))));
+      // Rolled back and appended again, with the others still there.
+      ASSERT_TRUE(Succeeds(cache.Truncate(a, prefix - 1)));
+      ASSERT_TRUE(Succeeds(AppendTokens(cache, a, Names(3000, 40))));
+      ASSERT_TRUE(Succeeds(cache.DropSequence(parent)));
+      cache.impl().PoisonUnusedForTesting();
+      EXPECT_TRUE(Attends(cache, a, Joined(Names(0, prefix - 1), Names(3000, 40))));
+      EXPECT_TRUE(Attends(cache, b, Joined(common, Names(2000, 20))));
+      ASSERT_TRUE(Succeeds(cache.DropSequence(a)));
+      ASSERT_TRUE(Succeeds(cache.DropSequence(b)));
+      EXPECT_EQ(cache.usage().used_pages, 0);
     }
   }
 }
 
-TEST(KVFork, SharesPagesAndCountsThem) {
-  KVCache cache = MakeCache(Spec(DType::kF32, 16, 10));
+TEST_P(KVForkOf, SharesPagesAndCountsThem) {
+  KVCache cache = MakeCache(Spec(GetParam(), 16, 10));
   const SequenceId parent = NewSequence(cache);
   ASSERT_TRUE(Succeeds(AppendTokens(cache, parent, Names(0, 40))));
   EXPECT_EQ(cache.usage().used_pages, 3);
@@ -93,8 +91,8 @@ TEST(KVFork, SharesPagesAndCountsThem) {
 }
 
 // One page short: the copy is what does not fit.
-TEST(KVFork, ReserveThatCannotCopyChangesNothing) {
-  KVCache cache = MakeCache(Spec(DType::kF16, 16, 3));
+TEST_P(KVForkOf, ReserveThatCannotCopyChangesNothing) {
+  KVCache cache = MakeCache(Spec(GetParam(), 16, 3));
   const SequenceId parent = NewSequence(cache);
   ASSERT_TRUE(Succeeds(AppendTokens(cache, parent, Names(0, 36))));
   const SequenceId child = *cache.Fork(parent);
@@ -117,8 +115,8 @@ TEST(KVFork, ReserveThatCannotCopyChangesNothing) {
 }
 
 // A page with reserved tokens belongs to one sequence: what it writes afterwards must not show up in a fork.
-TEST(KVFork, ReservationsStayPrivate) {
-  KVCache cache = MakeCache(Spec(DType::kBF16, 32, 4));
+TEST_P(KVForkOf, ReservationsStayPrivate) {
+  KVCache cache = MakeCache(Spec(GetParam(), 32, 4));
   const SequenceId parent = NewSequence(cache);
   ASSERT_TRUE(Succeeds(AppendTokens(cache, parent, Names(0, 40))));
   ASSERT_TRUE(Succeeds(cache.Reserve(parent, 3)));
@@ -186,8 +184,8 @@ TEST(KVFork, ExtremeNumbersAreErrors) {
 }
 
 // The flag of a copied tile has to come along: a hidden slot of it may hold what is not finite.
-TEST(KVFork, NonFiniteValuesBehindTheForkStayHidden) {
-  KVCache cache = MakeCache(Spec(DType::kF32, 32, 8));
+TEST_P(KVForkOf, NonFiniteValuesBehindTheForkStayHidden) {
+  KVCache cache = MakeCache(Spec(GetParam(), 32, 8));
   const SequenceId parent = NewSequence(cache);
   ASSERT_TRUE(Succeeds(AppendTokens(cache, parent, Names(0, 10))));
   ASSERT_TRUE(Succeeds(cache.Reserve(parent, 3)));
@@ -206,38 +204,36 @@ TEST(KVFork, NonFiniteValuesBehindTheForkStayHidden) {
   EXPECT_TRUE(Attends(cache, parent, Names(0, 9)));
 }
 
-TEST(KVDraft, AcceptedPathMovesTogether) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const int64_t length : {0, 5, 15, 16, 31, 40}) {
-      for (const std::vector<int64_t>& path :
-           {std::vector<int64_t>{}, {0}, {0, 1, 2}, {1}, {0, 2, 5}, {3, 17, 18, 40}, {0, 1, 30, 49}, {49}}) {
-        KVCache cache = MakeCache(Spec(dtype, 16, 12));
-        cache.impl().PoisonUnusedForTesting();
-        const SequenceId id = NewSequence(cache);
-        ASSERT_TRUE(Succeeds(AppendTokens(cache, id, Names(0, length))));
-        ASSERT_TRUE(Succeeds(cache.Reserve(id, 50)));
-        for (int64_t layer = 0; layer < 2; ++layer) {
-          const TokenRows rows(cache.spec(), layer, Names(100, 50));
-          ASSERT_TRUE(Succeeds(cache.Write(id, layer, rows.k_view(), rows.v_view())));
-        }
-        ASSERT_TRUE(Succeeds(cache.CommitPath(id, path.data(), static_cast<int64_t>(path.size()))));
-        std::vector<int64_t> names = Names(0, length);
-        for (const int64_t token : path) names.push_back(100 + token);
-        EXPECT_EQ(*cache.Length(id), static_cast<int64_t>(names.size()));
-        EXPECT_EQ(cache.usage().used_pages, CeilDiv(static_cast<int64_t>(names.size()), 16));
-        EXPECT_TRUE(Fails(cache.impl().CheckReadable(id, *cache.Length(id) + 1), StatusCode::kOutOfRange));
-        cache.impl().PoisonUnusedForTesting();
-        EXPECT_TRUE(Attends(cache, id, names));
-        ASSERT_TRUE(Succeeds(AppendTokens(cache, id, Names(300, 3))));
-        EXPECT_TRUE(Attends(cache, id, Joined(names, Names(300, 3))));
+TEST_P(KVDraftOf, AcceptedPathMovesTogether) {
+  for (const int64_t length : {0, 5, 15, 16, 31, 40}) {
+    for (const std::vector<int64_t>& path :
+         {std::vector<int64_t>{}, {0}, {0, 1, 2}, {1}, {0, 2, 5}, {3, 17, 18, 40}, {0, 1, 30, 49}, {49}}) {
+      KVCache cache = MakeCache(Spec(GetParam(), 16, 12));
+      cache.impl().PoisonUnusedForTesting();
+      const SequenceId id = NewSequence(cache);
+      ASSERT_TRUE(Succeeds(AppendTokens(cache, id, Names(0, length))));
+      ASSERT_TRUE(Succeeds(cache.Reserve(id, 50)));
+      for (int64_t layer = 0; layer < 2; ++layer) {
+        const TokenRows rows(cache.spec(), layer, Names(100, 50));
+        ASSERT_TRUE(Succeeds(cache.Write(id, layer, rows.k_view(), rows.v_view())));
       }
+      ASSERT_TRUE(Succeeds(cache.CommitPath(id, path.data(), static_cast<int64_t>(path.size()))));
+      std::vector<int64_t> names = Names(0, length);
+      for (const int64_t token : path) names.push_back(100 + token);
+      EXPECT_EQ(*cache.Length(id), static_cast<int64_t>(names.size()));
+      EXPECT_EQ(cache.usage().used_pages, CeilDiv(static_cast<int64_t>(names.size()), 16));
+      EXPECT_TRUE(Fails(cache.impl().CheckReadable(id, *cache.Length(id) + 1), StatusCode::kOutOfRange));
+      cache.impl().PoisonUnusedForTesting();
+      EXPECT_TRUE(Attends(cache, id, names));
+      ASSERT_TRUE(Succeeds(AppendTokens(cache, id, Names(300, 3))));
+      EXPECT_TRUE(Attends(cache, id, Joined(names, Names(300, 3))));
     }
   }
 }
 
 // Only what is accepted has to be written, into tiles that nobody has written yet, too.
-TEST(KVDraft, MovesIntoTilesThatWereNeverWritten) {
-  KVCache cache = MakeCache(Spec(DType::kF32, 64, 2));
+TEST_P(KVDraftOf, MovesIntoTilesThatWereNeverWritten) {
+  KVCache cache = MakeCache(Spec(GetParam(), 64, 2));
   cache.impl().PoisonUnusedForTesting();
   const SequenceId id = NewSequence(cache);
   ASSERT_TRUE(Succeeds(cache.Reserve(id, 50)));
@@ -279,8 +275,8 @@ TEST(KVDraft, RefusalsNameBothNumbersAndChangeNothing) {
 }
 
 // A path is committed in pages of its own, whatever the sequence shares.
-TEST(KVDraft, DraftsOfForksDoNotMeet) {
-  KVCache cache = MakeCache(Spec(DType::kF16, 32, 8));
+TEST_P(KVDraftOf, DraftsOfForksDoNotMeet) {
+  KVCache cache = MakeCache(Spec(GetParam(), 32, 8));
   const SequenceId a = NewSequence(cache);
   ASSERT_TRUE(Succeeds(AppendTokens(cache, a, Names(0, 20))));
   const SequenceId b = *cache.Fork(a);
