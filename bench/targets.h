@@ -30,6 +30,9 @@ enum class Requirement {
   kPrefillQuantized,
   kAppend,
   kFork,
+  kLinearRow,
+  kLinearRowCodes,
+  kLinearRows,
 };
 
 struct RequirementRow {
@@ -60,6 +63,9 @@ inline constexpr RequirementRow kRequirements[] = {
     {Requirement::kPrefillQuantized, "prefill of 2048 tokens, int8, fp8 and int4 keys and values", 70, 0},
     {Requirement::kAppend, "append of a token to all layers over their attention at 4096 keys", 0, 0.02},
     {Requirement::kFork, "fork of a sequence of 65536 tokens", 0, 0, 50},
+    {Requirement::kLinearRow, "one row of a linear layer, weights of 8 bits and more", 85, 0},
+    {Requirement::kLinearRowCodes, "one row of a linear layer, weights of 4 to 6 bits", 70, 0},
+    {Requirement::kLinearRows, "512 rows of a linear layer, and no slower than oneDNN on f32", 80, 1},
 };
 
 // Requires: not kNone.

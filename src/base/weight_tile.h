@@ -6,7 +6,9 @@
 //
 // F32 [in][16], F16 [in][16], BF16 [ceil(in / 2)][16][2 inputs].
 //
-// Codes of b bits lie in words of 32 bits, one word per feature: [words][16 features]. A *group* is the inputs that
+// Codes of 8 bits: [inputs][16 features] bytes, as in the file.
+//
+// Codes of fewer bits lie in words of 32 bits, one word per feature: [words][16 features]. A *group* is the inputs that
 // fill whole words and share a scale: 32 (16 for Q6_K), which take `words` words of each feature. A word has `places` =
 // 32 / b codes: input k of the group is at place k / words of word k % words, bits [place * b, place * b + b). So one
 // load, one AND with a mask, and one conversion to float give a vector of codes, times 2^(place * b), which the scale
@@ -15,7 +17,7 @@
 //   5 bits: input 30 = top(word 0) | top(word 1) << 2 | (bit 30 of word 2) << 4, input 31 likewise of words 3, 4 and
 //           bit 31 of word 2
 //   6 bits: input 15 = top(word 0) | top(word 1) << 2 | top(word 2) << 4
-// Codes are stored as in the file, offset included (Q8_0 as q + 128), but those whose place ends at bit 31 of a format
+// Codes are stored as in the file, offset included, but those whose place ends at bit 31 of a format
 // with an offset are two's complements without it.
 //
 // Blocks of a tile, one behind the other (in bytes; d, m: f16 of 16 features):
@@ -33,7 +35,7 @@
 
 namespace headlane::internal {
 
-inline constexpr int32_t kWeightTileVersion = 1;
+inline constexpr int32_t kWeightTileVersion = 2;
 
 // Where things stand in a block of a tile, in bytes.
 struct WeightTileInfo {
@@ -59,7 +61,7 @@ struct WeightTileInfo {
 constexpr WeightTileInfo WeightTileOf(WeightFormat format) {
   switch (format) {
     case WeightFormat::kQ8_0:
-      return {8, 128, false, 32, 1, 0, 512, 0, 0, 544};
+      return {8, 0, false, 32, 1, 0, 512, 0, 0, 544};
     case WeightFormat::kQ4_0:
       return {4, 8, false, 32, 1, 0, 256, 0, 0, 288};
     case WeightFormat::kQ4_1:

@@ -137,6 +137,13 @@ HWY_INLINE VF WeightsOnTop(DF d, VI words, VF scale, VF min) {
   return hn::Mul(hn::ConvertTo(d, hn::ShiftRight<kShift>(words)), scale);
 }
 
+// Of codes of 8 bits.
+template <class Format>
+HWY_INLINE VF WeightsOfBytes(DF d, const int8_t* codes, VF scale) {
+  const hn::Rebind<int8_t, DF> d8;
+  return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(DI(), hn::LoadU(d8, codes))), scale);
+}
+
 // Of what is left at the top of the words of a group: input number kIndex of those. `words` is the lane's first word.
 template <class Format>
 inline constexpr int kNumLeft = Format::kInfo.group - Format::kInfo.words() * Format::kInfo.places();

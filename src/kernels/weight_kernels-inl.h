@@ -183,53 +183,68 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
     }                                                            \
     words##c = words;                                            \
   }
-      const int32_t* words = nullptr;
-
-      VI mask = hn::Set(di, static_cast<int32_t>((1u << kInfo.bits) - 1));
-      [[maybe_unused]] VF offset = hn::Set(d, static_cast<float>(kInfo.offset));
-      // No constants of each place, which would fill the registers: scales, mask and offset go from place to place.
+      if constexpr (kInfo.bits == 8) {
+#define HEADLANE_WEIGHT_(c, to) \
+  to = WeightsOfBytes<Format>(  \
+      d, reinterpret_cast<const int8_t*>(block##c + kInfo.codes_at) + (first + step) * kTileKeys + lane##c, scale##c);
 #pragma GCC unroll 1
-      for (int place = 0; place < kPlacesBelow; ++place) {
-        HEADLANE_COLS_(HEADLANE_KEEP_, 0)
+        for (int64_t first = 0; first < kInfo.group; first += 8) {
+#pragma GCC unroll 8
+          for (int64_t step = 0; step < 8; ++step) {
+            HEADLANE_STEP_(step)
+          }
+          HEADLANE_NEXT_INPUTS_(8)
+        }
+#undef HEADLANE_WEIGHT_
+      } else {
+        const int32_t* words = nullptr;
+
+        VI mask = hn::Set(di, static_cast<int32_t>((1u << kInfo.bits) - 1));
+        [[maybe_unused]] VF offset = hn::Set(d, static_cast<float>(kInfo.offset));
+        // No constants of each place, which would fill the registers: scales, mask and offset go from place to place.
+#pragma GCC unroll 8
+        for (int place = 0; place < kPlacesBelow; ++place) {
+          HEADLANE_COLS_(HEADLANE_KEEP_, 0)
 #define HEADLANE_WEIGHT_(c, to) \
   to = WeightsAtPlace<Format>(d, hn::LoadU(di, words##c + word * kTileKeys), mask, scale##c, min##c, offset);
 #pragma GCC unroll 8
-        for (int word = 0; word < kWords; ++word) {
-          HEADLANE_STEP_(word)
-        }
+          for (int word = 0; word < kWords; ++word) {
+            HEADLANE_STEP_(word)
+          }
 #undef HEADLANE_WEIGHT_
-        HEADLANE_NEXT_INPUTS_(kWords)
-        HEADLANE_COLS_(HEADLANE_NEXT_PLACE_, 0)
-        mask = hn::ShiftLeft<kInfo.bits>(mask);
-        if constexpr (!kInfo.has_min) offset = hn::Mul(offset, hn::Set(d, PowerOf2(kInfo.bits)));
-      }
-      if constexpr (kInfo.is_full() || kNumLeft<Format> > 0) {
-        const VF back = hn::Set(d, PowerOf2(kInfo.bits * kPlacesBelow));
+          HEADLANE_NEXT_INPUTS_(kWords)
+          HEADLANE_COLS_(HEADLANE_NEXT_PLACE_, 0)
+          mask = hn::ShiftLeft<kInfo.bits>(mask);
+          if constexpr (!kInfo.has_min) offset = hn::Mul(offset, hn::Set(d, PowerOf2(kInfo.bits)));
+        }
+        if constexpr (kInfo.is_full() || kNumLeft<Format> > 0) {
+          const VF back = hn::Set(d, PowerOf2(kInfo.bits * kPlacesBelow));
 #define HEADLANE_SCALE_BACK_(r, c) \
   if constexpr (c < kCols) scale##c = hn::Mul(scale##c, back);
-        HEADLANE_COLS_(HEADLANE_SCALE_BACK_, 0)
+          HEADLANE_COLS_(HEADLANE_SCALE_BACK_, 0)
 #undef HEADLANE_SCALE_BACK_
-      }
-      if constexpr (kInfo.is_full()) {
+        }
+        if constexpr (kInfo.is_full()) {
 #define HEADLANE_WEIGHT_(c, to) \
   to = WeightsOnTop<Format>(d, hn::LoadU(di, words##c + word * kTileKeys), scale##c, min##c);
 #pragma GCC unroll 8
-        for (int word = 0; word < kWords; ++word) {
-          HEADLANE_STEP_(word)
-        }
+          for (int word = 0; word < kWords; ++word) {
+            HEADLANE_STEP_(word)
+          }
 #undef HEADLANE_WEIGHT_
-        HEADLANE_NEXT_INPUTS_(kWords)
-      }
-      if constexpr (kNumLeft<Format> > 0) {
+          HEADLANE_NEXT_INPUTS_(kWords)
+        }
+        if constexpr (kNumLeft<Format> > 0) {
 #define HEADLANE_WEIGHT_(c, to) to = WeightsLeft<Format, 0>(d, words##c, scale##c, min##c);
-        HEADLANE_STEP_(0)
+          HEADLANE_STEP_(0)
 #undef HEADLANE_WEIGHT_
 #define HEADLANE_WEIGHT_(c, to) to = WeightsLeft<Format, 1>(d, words##c, scale##c, min##c);
-        if constexpr (kNumLeft<Format> > 1) {
-          HEADLANE_STEP_(1)
-        }
+          if constexpr (kNumLeft<Format> > 1) {
+            HEADLANE_STEP_(1)
+          }
 #undef HEADLANE_WEIGHT_
-        HEADLANE_NEXT_INPUTS_(kNumLeft<Format>)
+          HEADLANE_NEXT_INPUTS_(kNumLeft<Format>)
+        }
       }
     }
 #define HEADLANE_NEXT_BLOCK_(r, c) \

@@ -48,7 +48,7 @@ void ReadNibblesK(const uint8_t* bytes, uint8_t* codes) {
 
 template <>
 void ReadCodes<WeightFormat::kQ8_0>(const uint8_t* block, uint8_t* codes) {
-  for (int i = 0; i < 32; ++i) codes[i] = block[2 + i] ^ 0x80;  // a two's complement plus 128
+  for (int i = 0; i < 32; ++i) codes[i] = block[2 + i];
 }
 template <>
 void ReadCodes<WeightFormat::kQ4_0>(const uint8_t* block, uint8_t* codes) {
@@ -136,6 +136,10 @@ template <WeightFormat kFormat>
 void PackCodes(const uint8_t* codes, int lane, uint8_t* block) {
   constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
   constexpr int kWords = kInfo.words(), kPlaces = kInfo.places(), kBits = kInfo.bits;
+  if constexpr (kBits == 8) {
+    for (int k = 0; k < kInfo.group; ++k) block[kInfo.codes_at + k * kTileKeys + lane] = codes[k];
+    return;
+  }
   for (int group = 0; group < kInfo.num_groups; ++group, codes += kInfo.group) {
     uint32_t words[kWords] = {};
     for (int place = 0; place < kPlaces; ++place) {
