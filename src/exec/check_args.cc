@@ -150,7 +150,8 @@ Status CheckStored(const PlanImpl& plan, const char* name, const Spec& given) {
   for (const auto& field : fields) {
     if (field.given != field.planned) return Mismatch(name, field.field, field.given, field.planned);
   }
-  if (given.k_dtype == planned.k_dtype && given.v_dtype == planned.v_dtype) return OkStatus();
+  const bool same_v = given.v_dtype == planned.v_dtype || planned.values_in_keys;
+  if (given.k_dtype == planned.k_dtype && same_v) return OkStatus();
   return MakeStatus(StatusCode::kInvalidArgument, "%s holds %s and %s, but the plan is for %s and %s", name,
                     DTypeName(given.k_dtype), DTypeName(given.v_dtype), DTypeName(planned.k_dtype),
                     DTypeName(planned.v_dtype));

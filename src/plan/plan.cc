@@ -60,7 +60,8 @@ Result<std::unique_ptr<PlanImpl>> PlanImpl::Create(const AttentionSpec& spec, co
     if (keys_in != KeysIn::kTensors) {
       plan->page_tokens_ = store.page_tokens();
       plan->problem_.k_dtype = store.k_dtype();
-      plan->problem_.v_dtype = store.v_dtype();
+      // That of values in keys is nobody's, and not looked at.
+      plan->problem_.v_dtype = problem.values_in_keys ? store.k_dtype() : store.v_dtype();
       plan->problem_.rotate = store.rotate();
     }
     plan->SetTileBytes(store);

@@ -1,5 +1,5 @@
-// exp, ln, tanh, a softmax step and a linear layer of each target against double precision, at every number of lanes
-// that a vector may be cut to, in guarded memory. tests/kernels has the thorough version, for native speed.
+// exp, ln, tanh, a softmax step, a linear layer and a rotation of each target against double precision, at every number
+// of lanes that a vector may be cut to, in guarded memory. tests/kernels has the thorough version, for native speed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include "kernels/kernel_api.h"
 #include "reference/canonical.h"
 #include "reference/canonical_math.h"
+#include "reference/canonical_ops.h"
 #include "support/bits.h"
 #include "support/guarded_buffer.h"
 #include "support/random.h"
@@ -231,6 +232,18 @@ TEST_P(MathTargetTest, LinearLayer) {
         }
       }
     }
+  }
+}
+
+// Sums and one product: the same bits on targets without FMA, too.
+TEST_P(MathTargetTest, Hadamard) {
+  Random random(11);
+  for (int64_t dim : {1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 48, 64, 80, 96, 127, 128, 160, 256, 300, 576}) {
+    const GuardedFloats x(random.Floats(static_cast<size_t>(dim), 5.0f));
+    std::vector<float> expected(x.data(), x.data() + dim);
+    reference::CanonicalHadamard(expected.data(), dim);
+    internal::ActiveKernels().hadamard(x.data(), dim);
+    ASSERT_TRUE(SameBits(expected.data(), x.data(), expected.size())) << dim;
   }
 }
 
