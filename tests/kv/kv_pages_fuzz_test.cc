@@ -202,5 +202,93 @@ TEST(KVPagesFuzz, AnEngineAtRandom) {
   }
 }
 
+// Page numbers of all kinds, too few of them, slots from anywhere: refused exactly when they have to be, and otherwise
+// nothing but what they name is read or written, which guard pages around everything watch.
+TEST(KVPagesFuzz, RandomTablesAreReadOrRefused) {
+  Random random(7);
+  int accepted = 0;
+  int refused = 0;
+  for (int round = 0; round < 1500; ++round) {
+    const Pages kind = random.Pick<Pages>({Pages::kTiles, Pages::kTokenRows, Pages::kHeadRows});
+    KVCacheSpec heads;
+    heads.num_kv_heads = random.Int(1, 2);
+    heads.qk_dim = random.Int(1, 20);
+    heads.v_dim = random.OneIn(2) ? 16 : random.Int(1, 20);
+    KVPagesSpec spec;
+    spec.num_kv_heads = heads.num_kv_heads;
+    spec.qk_dim = heads.qk_dim;
+    spec.v_dim = heads.v_dim;
+    spec.page_tokens = kind == Pages::kTiles ? 16 * random.Int(1, 3) : random.Int(1, 40);
+    spec.num_pages = random.Int(1, 6);
+    PagedMemory store = MakePagedMemory(spec, kind, 1);
+    const int64_t num_slots = spec.num_pages * spec.page_tokens;
+
+    // Slots: some of all, in order or not, sometimes one that is wrong or named twice.
+    std::vector<int64_t> slots, names;
+    for (int64_t slot = 0; slot < num_slots; ++slot) slots.push_back(slot);
+    if (random.OneIn(2)) {
+      for (size_t i = slots.size(); i > 1; --i) {
+        std::swap(slots[i - 1], slots[static_cast<size_t>(random.Int(0, static_cast<int64_t>(i) - 1))]);
+      }
+    }
+    for (const int64_t slot : slots) names.push_back(slot);
+    const internal::TokenRows rows(heads, 0, names);
+    std::vector<int64_t> wrong = slots;
+    wrong[static_cast<size_t>(random.Int(0, num_slots - 1))] =
+        random.Pick<int64_t>({num_slots, -2, -1000000, num_slots + random.Int(0, 1 << 30)});
+    ASSERT_EQ(store.pages->Write(0, rows.k_view(), rows.v_view(), wrong).code(), StatusCode::kOutOfRange);
+    if (num_slots > 1) {
+      wrong = slots;
+      const size_t at = static_cast<size_t>(random.Int(0, num_slots - 2));
+      wrong[at] = wrong[static_cast<size_t>(random.Int(static_cast<int64_t>(at) + 1, num_slots - 1))];
+      ASSERT_EQ(store.pages->Write(0, rows.k_view(), rows.v_view(), wrong).code(), StatusCode::kInvalidArgument);
+    }
+    ASSERT_TRUE(internal::Succeeds(store.pages->Write(0, rows.k_view(), rows.v_view(), slots)));
+
+    const int64_t num_ids = random.Int(0, 8);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < num_ids; ++i) {
+      ids.push_back(static_cast<int32_t>(random.OneIn(12) ? random.Int(-3, spec.num_pages + 2)
+                                                          : random.Int(0, spec.num_pages - 1)));
+    }
+    const int64_t kv_len = random.Int(0, num_ids * spec.page_tokens + (random.OneIn(8) ? 20 : 0));
+    const int64_t q_len = std::min<int64_t>(kv_len, random.Int(1, 12));
+    Mask mask;
+    if (random.OneIn(2)) mask.window = random.Int(1, 40);
+    const int64_t first_seen = mask.window > 0 ? std::max<int64_t>(0, kv_len - q_len - mask.window + 1) : 0;
+    const int64_t wanted = (kv_len + spec.page_tokens - 1) / spec.page_tokens;
+    bool valid = wanted <= num_ids;
+    std::vector<int64_t> expected_names;
+    for (int64_t i = 0; valid && i < wanted; ++i) {
+      const int32_t page = ids[static_cast<size_t>(i)];
+      const bool is_seen = q_len > 0 && (i + 1) * spec.page_tokens > first_seen;
+      valid = page < spec.num_pages && (page >= 0 || (page == -1 && !is_seen));
+    }
+    for (int64_t token = 0; valid && token < kv_len; ++token) {
+      // What is not seen may be anything.
+      const int32_t page = std::max(ids[static_cast<size_t>(token / spec.page_tokens)], 0);
+      expected_names.push_back(page * spec.page_tokens + token % spec.page_tokens);
+    }
+    const GuardedArray<int32_t> list(ids);
+    SequenceSpec sequence;
+    sequence.q_len = q_len;
+    sequence.kv_len = kv_len;
+    sequence.page_ids = {list.data(), list.size()};
+    AttentionArgs args;
+    args.pages = store.pages.get();
+    const internal::Attended got = internal::Run(internal::SpecFor(heads, mask), sequence, args);
+    ASSERT_EQ(got.status.ok(), valid) << got.status.c_str();
+    if (!valid) {
+      ++refused;
+      ASSERT_EQ(got.status.code(), StatusCode::kOutOfRange);
+      continue;
+    }
+    ++accepted;
+    ASSERT_EQ(internal::AttendNames(heads, expected_names, 0, q_len, mask).out, got.out);
+  }
+  EXPECT_GT(accepted, 300);
+  EXPECT_GT(refused, 150);
+}
+
 }  // namespace
 }  // namespace headlane::testing
