@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <span>
+#include <tuple>
 #include <vector>
 
 #include "headlane/decoder.h"
@@ -21,11 +23,15 @@ TEST(SessionAllocation, NoneAfterCreate) {
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i);
   std::vector<double> losses(prompt.size() - 1);
 
-  for (const int threads : {1, 2}) {
+  for (const auto& [threads, dtype, window] :
+       {std::tuple(1, DType::kF32, 0), std::tuple(2, DType::kF32, 0), std::tuple(2, DType::kI4, 100)}) {
     SessionOptions options;
     options.threads = threads;
     options.chunk = 48;
     options.max_context = 1200;
+    options.k_dtype = options.v_dtype = dtype;
+    options.window = window;
+    options.rollback = 1200;
     Result<Session> session = Session::Create(*model, options);
     ASSERT_TRUE(session.ok()) << session.status().c_str();
     // The OpenMP runtime makes its threads at the first region.
@@ -46,6 +52,25 @@ TEST(SessionAllocation, NoneAfterCreate) {
     ASSERT_TRUE(session->Step(1).ok());
     EXPECT_EQ(internal::NumAllocations() - before, 0) << "score, truncate, fill, " << threads << " threads";
   }
+}
+
+TEST(SessionAllocation, NoneInTheStepsOfABatch) {
+  Result<Model> model = Model::Synthetic("tiny", 1);
+  ASSERT_TRUE(model.ok() && model->LoadWeights().ok());
+  SessionOptions options;
+  options.threads = 2;
+  options.page_tokens = 16;
+  Result<BatchSession> session = BatchSession::Create(*model, options, 20);
+  ASSERT_TRUE(session.ok()) << session.status().c_str();
+  std::vector<int32_t> prompt(50, 3);
+  ASSERT_TRUE(session->Prefill(std::vector<std::span<const int32_t>>(20, prompt)).ok());
+  std::vector<BatchToken> tokens;
+  for (int64_t i = 0; i < 20; ++i) tokens.push_back({i, 4});
+  const int64_t before = internal::NumAllocations();
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(session->Step(std::span(tokens).first(20 - static_cast<size_t>(i % 3))).ok());
+  }
+  EXPECT_EQ(internal::NumAllocations() - before, 0);
 }
 
 TEST(SessionAllocation, TheHooksCount) {
