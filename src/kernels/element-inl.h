@@ -58,6 +58,38 @@ HWY_INLINE HWY_MAYBE_UNUSED hn::Vec<D> WidenF16(D d, hn::Vec<Lanes16Bit<D>> v) {
 #endif
 }
 
+// Integers of 8 and 16 bits as lanes of 32, from any address. SVE widens while it loads, which Highway does not.
+template <class D>
+HWY_INLINE HWY_MAYBE_UNUSED hn::Vec<hn::RebindToSigned<D>> LoadSigned8([[maybe_unused]] D d, const uint8_t* p) {
+  const int8_t* const p8 = reinterpret_cast<const int8_t*>(p);
+#if HWY_TARGET_IS_SVE
+  return svld1sb_s32(svwhilelt_b32(uint64_t{0}, uint64_t{hn::Lanes(d)}), p8);
+#else
+  return hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(hn::Rebind<int8_t, D>(), p8));
+#endif
+}
+template <class D>
+HWY_INLINE HWY_MAYBE_UNUSED hn::Vec<hn::RebindToUnsigned<D>> Load16([[maybe_unused]] D d, const uint16_t* p) {
+#if HWY_TARGET_IS_SVE
+  return svld1uh_u32(svwhilelt_b32(uint64_t{0}, uint64_t{hn::Lanes(d)}), p);
+#else
+  return hn::PromoteTo(hn::RebindToUnsigned<D>(), hn::LoadU(Lanes16Bit<D>(), p));
+#endif
+}
+
+template <class D>
+HWY_INLINE HWY_MAYBE_UNUSED hn::Vec<D> LoadF16(D d, const uint16_t* p) {
+#if HWY_TARGET_IS_SVE
+  return svcvt_f32_f16_x(svptrue_b32(), svreinterpret_f16_u32(Load16(d, p)));
+#else
+  return WidenF16(d, hn::LoadU(Lanes16Bit<D>(), p));
+#endif
+}
+template <class D>
+HWY_INLINE HWY_MAYBE_UNUSED hn::Vec<D> LoadBF16(D d, const uint16_t* p) {
+  return hn::BitCast(d, hn::ShiftLeft<16>(Load16(d, p)));
+}
+
 template <class D>
 HWY_INLINE HWY_MAYBE_UNUSED hn::Vec<D> WidenBF16(D d, hn::Vec<Lanes16Bit<D>> v) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<D>(), v)));
@@ -135,7 +167,7 @@ struct F16Element {
   static T FromF32(float x) { return F32ToF16(x); }
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* p) {
-    return WidenF16(d, hn::LoadU(Lanes16Bit<D>(), p));
+    return LoadF16(d, p);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> LoadN(D d, const T* p, size_t n) {
@@ -159,7 +191,7 @@ struct BF16Element {
   static T FromF32(float x) { return F32ToBF16(x); }
   template <class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* p) {
-    return WidenBF16(d, hn::LoadU(Lanes16Bit<D>(), p));
+    return LoadBF16(d, p);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> LoadN(D d, const T* p, size_t n) {

@@ -83,6 +83,8 @@ inline constexpr int kColsPerTile = static_cast<int>(kTileKeys / hn::MaxLanes(DF
 HWY_INLINE void KeepInRegister([[maybe_unused]] VF& v) {
 #if HWY_ARCH_X86 && !HWY_COMPILER_MSVC
   asm("" : "+v"(v.raw));
+#elif HWY_ARCH_ARM_A64 && !HWY_TARGET_IS_SVE && !HWY_COMPILER_MSVC
+  asm("" : "+w"(v.raw));
 #endif
 }
 
@@ -105,12 +107,55 @@ HWY_INLINE VF LoadB(DF d, const T* line) {
 }
 
 // acc = a * b + acc. Left to themselves, compilers overwrite a or b in some FMAs of a long loop, and then move or spill
-// accumulators: with g++ 12 on Zen 3 a loop of four steps was 6 % slower than one of a single step.
+// accumulators: with g++ 12 on Zen 3 a loop of four steps was 6 % slower than one of a single step, and for SVE_256
+// blocks of 24 accumulators spilled.
 HWY_INLINE void MulAddTo(VF& acc, VF a, VF b) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_NATIVE_FMA && !HWY_COMPILER_MSVC
   asm("vfmadd231ps %2, %1, %0" : "+v"(acc.raw) : "v"(a.raw), "v"(b.raw));
+#elif HWY_TARGET_IS_SVE
+  asm("fmla %0.s, %3/m, %1.s, %2.s" : "+w"(acc) : "w"(a), "w"(b), "Upl"(svptrue_b32()));
 #else
   acc = hn::MulAdd(a, b, acc);
+#endif
+}
+
+// The factor of a row, the same for all lanes. NEON multiplies by a lane of a register and so needs no broadcast.
+#undef HEADLANE_MULTIPLIES_BY_LANE
+#if HWY_ARCH_ARM_A64 && !HWY_TARGET_IS_SVE && !HWY_COMPILER_MSVC
+#define HEADLANE_MULTIPLIES_BY_LANE 1
+using Factor = float;
+HWY_INLINE Factor LoadFactor(DF, const float* p) { return *p; }
+HWY_INLINE void MulAddTo(VF& acc, Factor a, VF b) {
+  asm("fmla %0.4s, %2.4s, %1.s[0]" : "+w"(acc.raw) : "w"(a), "w"(b.raw));
+}
+#else
+#define HEADLANE_MULTIPLIES_BY_LANE 0
+using Factor = VF;
+HWY_INLINE Factor LoadFactor(DF d, const float* p) { return hn::Set(d, *p); }
+#endif
+
+// Both steps of a line of some tiles read the same words. Compilers keep these from the first step to the second, one
+// register for each column: where a block has not that many, and one for the mask of the second step, it reads them
+// again. (On x86 the tile sees to it.)
+template <class Tile, int kRows, int kCols>
+constexpr bool ReadsLinesTwice() {
+  if constexpr (HWY_ARCH_ARM_A64 && Tile::kSteps == 2) {
+    return Tile::kPack == 2 && RegistersOfBlock(kRows, kCols) + kCols + 1 > kNumRegisters;
+  } else {
+    return false;
+  }
+}
+
+// Whether a step holds all columns of b and takes the rows of a one by one, instead of the other way round: where it
+// has fewer of them; and on NEON where they fit, as two loads side by side are one instruction.
+constexpr bool HoldsB(int rows, int cols) {
+  return rows >= cols || (HEADLANE_MULTIPLIES_BY_LANE && rows * cols + cols + 1 <= kNumRegisters);
+}
+
+template <bool kForget>
+HWY_INLINE void ForgetLoads() {
+#if !HWY_COMPILER_MSVC
+  if constexpr (kForget) asm("" ::: "memory");
 #endif
 }
 
@@ -167,6 +212,8 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
   [[maybe_unused]] constexpr bool kIsTight = RegistersOfBlock(kRows, kCols) == kNumRegisters;
   using Tile = typename IO::Tile;
   using T = typename Tile::T;
+  constexpr bool kHoldsB = HoldsB(kRows, kCols);
+  constexpr bool kReadsTwice = ReadsLinesTwice<Tile, kRows, kCols>();
   [[maybe_unused]] constexpr int kPrefetchTo = PrefetchTo<IO>();
   const DF d;
   const int64_t k_len = IO::kLength != 0 ? IO::kLength : length;
@@ -220,14 +267,12 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
   }
 #define HEADLANE_FMA_(r, c) \
   if constexpr (c < kCols) MulAddTo(acc##r##c, av, bv##c);
-#define HEADLANE_FMA_ROW_(r, k)        \
-  if constexpr (r < kRows) {           \
-    const VF av = hn::Set(d, a##r[k]); \
-    HEADLANE_COLS_(HEADLANE_FMA_, r)   \
+#define HEADLANE_FMA_ROW_(r, k)                \
+  if constexpr (r < kRows) {                   \
+    const Factor av = LoadFactor(d, a##r + k); \
+    HEADLANE_COLS_(HEADLANE_FMA_, r)           \
   }
-#define HEADLANE_LOAD_A_(r, k)             \
-  [[maybe_unused]] VF av##r = hn::Zero(d); \
-  if constexpr (r < kRows) av##r = hn::Set(d, a##r[k]);
+#define HEADLANE_LOAD_A_(r, k) [[maybe_unused]] const Factor av##r = LoadFactor(d, r < kRows ? a##r + k : a);
 #define HEADLANE_FMA_BY_COL_(c, r) \
   if constexpr (r < kRows) MulAddTo(acc##r##c, av##r, bv);
 #define HEADLANE_FMA_COL_(kStep, c)                       \
@@ -243,7 +288,7 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
   }
     // One link of every chain: step kStep of the line at offset `line`.
 #define HEADLANE_STEP_(kStep, k)                            \
-  if constexpr (kRows >= kCols) {                           \
+  if constexpr (kHoldsB) {                                  \
     /* All of b in registers, a broadcast row by row. */    \
     HEADLANE_COLS_(HEADLANE_LOAD_B_, kStep)                 \
     HEADLANE_FMA_ROW_(0, k)                                 \
@@ -270,6 +315,7 @@ HWY_INLINE void MicroKernel(const IO& io, int64_t num_segments, int64_t length) 
     HEADLANE_COLS_(HEADLANE_PREFETCH_NEXT_, 0)  \
   }                                             \
   HEADLANE_STEP_(0, k)                          \
+  ForgetLoads<kReadsTwice>();                   \
   if constexpr (Tile::kSteps == 2) {            \
     HEADLANE_STEP_(1, (k) + 1)                  \
   }

@@ -208,14 +208,12 @@ HWY_INLINE void ScaledKernel(const IO& io) {
   }
 #define HEADLANE_FMA_(r, c) \
   if constexpr (c < kCols) MulAddTo(acc##r##c, av, bv##c);
-#define HEADLANE_FMA_ROW_(r)              \
-  if constexpr (r < kRows) {              \
-    const VF av = hn::Set(d, a##r[step]); \
-    HEADLANE_COLS_(HEADLANE_FMA_, r)      \
+#define HEADLANE_FMA_ROW_(r)                      \
+  if constexpr (r < kRows) {                      \
+    const Factor av = LoadFactor(d, a##r + step); \
+    HEADLANE_COLS_(HEADLANE_FMA_, r)              \
   }
-#define HEADLANE_LOAD_A_(r)                \
-  [[maybe_unused]] VF av##r = hn::Zero(d); \
-  if constexpr (r < kRows) av##r = hn::Set(d, a##r[step]);
+#define HEADLANE_LOAD_A_(r) [[maybe_unused]] const Factor av##r = LoadFactor(d, r < kRows ? a##r + step : a);
 #define HEADLANE_FMA_BY_COL_(c, r) \
   if constexpr (r < kRows) MulAddTo(acc##r##c, av##r, bv);
 #define HEADLANE_FMA_COL_(kStep, c)    \
@@ -248,17 +246,17 @@ HWY_INLINE void ScaledKernel(const IO& io) {
     HEADLANE_LOAD_(1, c, step + 1, bv) \
     MulAddTo(acc0##c, av1, bv);        \
   }
-#define HEADLANE_LINE_(k)                        \
-  if constexpr (Tile::kSteps == 1) {             \
-    HEADLANE_STEP_(0, k)                         \
-  } else if constexpr (kRows == 1 && IO::kIsK) { \
-    const int64_t step = k;                      \
-    const VF av0 = hn::Set(d, a0[step]);         \
-    const VF av1 = hn::Set(d, a0[step + 1]);     \
-    HEADLANE_COLS_(HEADLANE_TWO_STEPS_, 0)       \
-  } else {                                       \
-    HEADLANE_STEP_(0, k)                         \
-    HEADLANE_STEP_(1, (k) + 1)                   \
+#define HEADLANE_LINE_(k)                            \
+  if constexpr (Tile::kSteps == 1) {                 \
+    HEADLANE_STEP_(0, k)                             \
+  } else if constexpr (kRows == 1 && IO::kIsK) {     \
+    const int64_t step = k;                          \
+    const Factor av0 = LoadFactor(d, a0 + step);     \
+    const Factor av1 = LoadFactor(d, a0 + step + 1); \
+    HEADLANE_COLS_(HEADLANE_TWO_STEPS_, 0)           \
+  } else {                                           \
+    HEADLANE_STEP_(0, k)                             \
+    HEADLANE_STEP_(1, (k) + 1)                       \
   }
 #define HEADLANE_PREFETCH_(r, c) \
   if constexpr (c < kCols && c % kColsPerTile == 0) __builtin_prefetch(b##c + first_line + kScaledAhead, 0, 3);

@@ -52,10 +52,7 @@ struct Int8Tile : ByteTile {
 
   template <int kStep, class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* line, hn::Vec<D> scale) {
-    const hn::Rebind<int8_t, D> d8;
-    const hn::RebindToSigned<D> di;
-    const auto codes = hn::LoadU(d8, reinterpret_cast<const int8_t*>(line));
-    return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, codes)), scale);
+    return hn::Mul(hn::ConvertTo(d, LoadSigned8(d, line)), scale);
   }
 };
 
@@ -74,13 +71,21 @@ struct F8Tile : ByteTile {
   }
   template <int kStep, class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* line, hn::Vec<D> scale) {
+    // The sign fills the bits above it; that of the exponent which f16 has and E4M3 has not must be 0.
+#if HWY_TARGET_IS_SVE
+    const svbool_t all = svptrue_b32();
+    const svuint32_t shifted = svreinterpret_u32_s32(hn::ShiftLeft<7>(LoadSigned8(d, line)));
+    // Twice, which makes it a constant that fits into an instruction: what is above 16 bits is not read.
+    const svuint32_t half = svand_n_u32_x(all, shifted, 0xBFFFBFFFu);
+    return hn::Mul(svcvt_f32_f16_x(all, svreinterpret_f16_u32(half)), scale);
+#else
     const hn::Rebind<int8_t, D> d8;
     const hn::Rebind<int16_t, D> d16;
     const Lanes16Bit<D> du16;
-    // The sign fills the bits above it; that of the exponent which f16 has and E4M3 has not must be 0.
     const auto codes = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(line)));
     const auto half = hn::And(hn::BitCast(du16, hn::ShiftLeft<7>(codes)), hn::Set(du16, uint16_t{0xBFFF}));
     return hn::Mul(WidenF16(d, half), scale);
+#endif
   }
 };
 
@@ -97,7 +102,7 @@ struct Int4Tile {
 
   template <class D>
   static HWY_INLINE hn::Vec<D> LaneScale(D d, const T* scales, int64_t lane) {
-    return WidenBF16(d, hn::LoadU(Lanes16Bit<D>(), reinterpret_cast<const uint16_t*>(scales) + lane));
+    return LoadBF16(d, reinterpret_cast<const uint16_t*>(scales) + lane);
   }
   // A pair of keys at a time, as one word.
   template <int kStep, class D>
@@ -110,9 +115,7 @@ struct Int4Tile {
   }
   template <int kStep, class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* line, hn::Vec<D> scale) {
-    const hn::Rebind<int8_t, D> d8;
-    const hn::RebindToSigned<D> di;
-    const auto pairs = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(line)));
+    const auto pairs = LoadSigned8(d, line);
     const auto codes = kStep == 0 ? hn::ShiftRight<28>(hn::ShiftLeft<28>(pairs)) : hn::ShiftRight<4>(pairs);
     return hn::Mul(hn::ConvertTo(d, codes), scale);
   }

@@ -72,7 +72,7 @@ struct F16Tile : Tile16Bit<F16Element, 0x7C00> {
 
   template <int kStep, class D>
   static HWY_INLINE hn::Vec<D> Load(D d, const T* line) {
-    return WidenF16(d, hn::Load(Lanes16Bit<D>(), line + kStep * kTileKeys));
+    return LoadF16(d, line + kStep * kTileKeys);
   }
   template <class D>
   static HWY_INLINE void Store(D, hn::Vec<hn::RebindToSigned<D>> encoded, T* p) {

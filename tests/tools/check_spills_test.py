@@ -126,6 +126,17 @@ class ArmTest(Checks):
         for spill in ("str\tz3, [sp, #1, mul vl]", "ldr\tz3, [sp]", "st1w\t{z3.s}, p0, [sp, #1, mul vl]", "ld1w\t{z3.s}, p0/z, [sp]"):
             self.assertEqual(self.run_on(self.arm("N_SVE_256", *fmas, spill), "N_SVE_256"), 1, spill)
 
+    def test_sve_through_an_address(self):
+        # What is far from the stack pointer goes through a register, set in the loop or outside, from another one too.
+        fmas = ("fmla\tz0.s, p0/m, z1.s, z2.s",) * 4
+        for before in (("add\tx24, sp, #0x190",), ("mov\tx9, sp", "addvl\tx24, x9, #-8"), ("addvl\tx24, sp, #3", "add\tx24, x24, #0x10")):
+            for spill in ("str\tz16, [x24]", "ldr\tz3, [x24, #1, mul vl]"):
+                self.assertEqual(self.run_on(self.arm("N_SVE_256", *before, *fmas, spill), "N_SVE_256"), 1, (before, spill))
+                self.assertIn(spill.replace("\t", " "), self.output.getvalue())
+        # Other addresses, and what is read element by element, are operands.
+        for other in ("str\tz16, [x23]", "ld1w\t{z3.s}, p0/z, [x24]", "ldr\tx3, [x24]"):
+            self.assertEqual(self.run_on(self.arm("N_SVE_256", "add\tx24, sp, #0x190", "add\tx23, x22, #64", *fmas, other), "N_SVE_256"), 0, other)
+
     def test_loops_that_end_with_compare_and_branch(self):
         lines = [line.replace("b.ne\t40 <f+0x40>  // b.any", "cbnz\tx3, 40 <f+0x40>")
                  for line in self.arm("N_NEON", *["fmla\tv0.4s, v1.4s, v2.4s"] * 4, "str\tq3, [sp]")]

@@ -25,6 +25,9 @@ ARM_FMA = re.compile(r"(?:fmla|fmls|fmad|fmsb|bfmlalb|bfmlalt|bfmmla)$")
 ARM_JUMP = re.compile(r"(?:b|b\.[a-z]+|cbn?z|tbn?z)$")
 ARM_STACK = re.compile(r"\[(?:sp|x29)\b")
 ARM_VECTOR = re.compile(r"(?:[{ ,]|^)(?:[qdv]\d+\b|z\d+\b)")
+# A whole vector of SVE is spilled with these, through a register that holds an address on the stack if that is far.
+ARM_WHOLE = re.compile(r"z\d+, *\[(x\d+)\b")
+ARM_ADDRESS = re.compile(r"(x\d+), *(x\d+|sp)\b")
 ARM_MEMORY = re.compile(r"(?:ld|st)[a-z0-9]+$")
 
 
@@ -54,11 +57,24 @@ class Instruction:
     def ends_block(self):
         return self.never_falls_through() or self.jump_target() is not None
 
-    def is_spill(self):
-        """Whether a vector goes to the stack or comes from it, in an operand of arithmetic too."""
+    def address_from(self):
+        """(to, from) of an instruction that puts a register or the stack's plus something into another, or None."""
+        if self.is_x86() or self.name not in ("add", "addvl", "mov"):
+            return None
+        match = ARM_ADDRESS.match(self.operands)
+        return match.groups() if match else None
+
+    def is_spill(self, on_stack=frozenset()):
+        """Whether a vector goes to the stack or comes from it, in an operand of arithmetic too.
+
+        `on_stack`: the registers that may hold addresses on the stack.
+        """
         operands = self.operands.split("#")[0].split("//")[0]
         if self.is_x86():
             return bool(X86_STACK.search(operands) and X86_VECTOR.search(operands))
+        whole = ARM_WHOLE.match(operands)
+        if self.name in ("ldr", "str") and whole and whole.group(1) in on_stack:
+            return True
         return bool(ARM_MEMORY.match(self.name) and ARM_STACK.search(operands) and ARM_VECTOR.search(operands.split("[")[0]))
 
     def __str__(self):
@@ -163,16 +179,30 @@ def innermost_loops(instructions):
     return sorted(innermost, key=lambda loop: loop[0].address)
 
 
+def registers_on_stack(instructions):
+    """The registers that are somewhere set to an address on the stack."""
+    found = {"sp"}
+    copies = [copy for copy in (instruction.address_from() for instruction in instructions) if copy]
+    while True:
+        more = {to for to, source in copies if source in found} - found
+        if not more:
+            return found
+        found |= more
+
+
 class Loop:
-    def __init__(self, function, instructions):
+    def __init__(self, function, instructions, on_stack=frozenset()):
         self.function = function
         self.instructions = instructions
         self.num_multiply_adds = sum(instruction.is_multiply_add() for instruction in instructions)
-        self.spills = [instruction for instruction in instructions if instruction.is_spill()]
+        self.spills = [instruction for instruction in instructions if instruction.is_spill(on_stack)]
 
 
 def hot_loops(functions):
-    loops = [Loop(name, loop) for name, body in functions.items() for loop in innermost_loops(body)]
+    loops = []
+    for name, body in functions.items():
+        on_stack = registers_on_stack(body)
+        loops += [Loop(name, loop, on_stack) for loop in innermost_loops(body)]
     return [loop for loop in loops if loop.num_multiply_adds >= MIN_MULTIPLY_ADDS]
 
 
