@@ -36,7 +36,7 @@ inline constexpr int kMaxWeightCols = 4;
 // 16 registers blocks of several rows have no room for scales and minima of more.
 constexpr int WeightCols(int64_t rows) {
   if (kNumRegisters > 16) return rows <= 4 ? 4 : 2;
-  return rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
+  return rows == 1 ? 4 : rows <= 4 ? 2 : 1;
 }
 
 #define HEADLANE_ROWS_(M) M(0) M(1) M(2) M(3) M(4) M(5) M(6) M(7)
@@ -201,22 +201,28 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
 
         VI mask = hn::Set(di, static_cast<int32_t>((1u << kInfo.bits) - 1));
         [[maybe_unused]] VF offset = hn::Set(d, static_cast<float>(kInfo.offset));
-        // No constants of each place, which would fill the registers: scales, mask and offset go from place to place.
-#pragma GCC unroll 8
-        for (int place = 0; place < kPlacesBelow; ++place) {
-          HEADLANE_COLS_(HEADLANE_KEEP_, 0)
 #define HEADLANE_WEIGHT_(c, to) \
   to = WeightsAtPlace<Format>(d, hn::LoadU(di, words##c + word * kTileKeys), mask, scale##c, min##c, offset);
+#define HEADLANE_PLACE_                                                                                          \
+  HEADLANE_COLS_(HEADLANE_KEEP_, 0)                                                                              \
+  _Pragma("GCC unroll 8") for (int word = 0; word < kWords; ++word){HEADLANE_STEP_(word)} HEADLANE_NEXT_INPUTS_( \
+      kWords) HEADLANE_COLS_(HEADLANE_NEXT_PLACE_, 0) mask = hn::ShiftLeft<kInfo.bits>(mask);                    \
+  if constexpr (!kInfo.has_min) offset = hn::Mul(offset, hn::Set(d, PowerOf2(kInfo.bits)));
+        // Scales, mask and offset go from place to place: constants of each would fill the registers. One row gains by
+        // an unrolled loop; with more its code would be too long for the cache of decoded instructions.
+        if constexpr (kRows <= 1) {
 #pragma GCC unroll 8
-          for (int word = 0; word < kWords; ++word) {
-            HEADLANE_STEP_(word)
+          for (int place = 0; place < kPlacesBelow; ++place) {
+            HEADLANE_PLACE_
           }
-#undef HEADLANE_WEIGHT_
-          HEADLANE_NEXT_INPUTS_(kWords)
-          HEADLANE_COLS_(HEADLANE_NEXT_PLACE_, 0)
-          mask = hn::ShiftLeft<kInfo.bits>(mask);
-          if constexpr (!kInfo.has_min) offset = hn::Mul(offset, hn::Set(d, PowerOf2(kInfo.bits)));
+        } else {
+#pragma GCC unroll 1
+          for (int place = 0; place < kPlacesBelow; ++place) {
+            HEADLANE_PLACE_
+          }
         }
+#undef HEADLANE_PLACE_
+#undef HEADLANE_WEIGHT_
         if constexpr (kInfo.is_full() || kNumLeft<Format> > 0) {
           const VF back = hn::Set(d, PowerOf2(kInfo.bits * kPlacesBelow));
 #define HEADLANE_SCALE_BACK_(r, c) \
