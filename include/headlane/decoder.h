@@ -64,6 +64,22 @@ struct LoadOptions {
   int threads = 0;               // 0: as many as OpenMP would use. Ignored when `executor` is given.
   Executor* executor = nullptr;  // the caller's own
   ProgressCallback progress;     // units: parameters
+  // A file that keeps the weights as they are packed in memory (kTile, of a model file): mapped if it was made from
+  // this very model file (size, time, hash) by a version that packs alike; else written anew, for the next start. ""
+  // for none. Model::packed_weights says what became of it; a file that is no good, or can't be written, is no error.
+  std::string packed_weights_path;
+  // f32 in memory in place of what is stored, several times as large: the same bits, for comparison.
+  bool expand = false;
+};
+
+// What became of LoadOptions::packed_weights_path.
+struct PackedWeights {
+  bool mapped = false;   // the weights are those of the file
+  bool written = false;  // they were packed, and the file has them now
+  // Why not, where it was tried: NotFound, DataLoss (truncated or damaged), FailedPrecondition (of another model file
+  // or layout; or the system's reason), Unsupported (version).
+  Status not_mapped;
+  Status not_written;
 };
 
 namespace internal {
@@ -92,14 +108,16 @@ class Model {
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  // Dequantises and packs all weights. On an error nothing is loaded. Errors: ResourceExhausted, Cancelled, Unsupported
-  // (backend), FailedPrecondition (loaded already).
+  // Packs all weights, as they are stored (kTile), in as many bytes. The process then holds them once: the model file's
+  // pages are given back. On an error nothing is loaded. Errors: ResourceExhausted, Cancelled, Unsupported (backend),
+  // FailedPrecondition (loaded already), InvalidArgument (options that exclude each other).
   Status LoadWeights(const LoadOptions& options = {}) noexcept;
   bool weights_loaded() const noexcept;
 
   const ModelInfo& info() const noexcept;
   // Bytes of packed weights in memory; 0 before LoadWeights.
   int64_t weight_bytes() const noexcept;
+  PackedWeights packed_weights() const noexcept;
   // Linear::implementation() of the layers, for tables; "" before LoadWeights.
   const char* linear_implementation() const noexcept;
 

@@ -12,6 +12,7 @@
 #include "decoder/gguf.h"
 #include "decoder/llama.h"
 #include "decoder/llama_config.h"
+#include "decoder/llama_weights.h"
 #include "decoder/model_weights.h"
 #include "decoder/tokenizer.h"
 #include "headlane/decoder.h"
@@ -28,7 +29,10 @@ class ModelImpl {
         tensors(std::move(tensors)),
         tokenizer(std::move(tokenizer)) {}
 
-  LlamaModel View() const noexcept { return {config, tensors.embedding, *weights}; }
+  LlamaModel View() const noexcept {
+    const bool in_head = !tensors.head && weights->head->backend() == LinearBackend::kTile;
+    return {config, tensors.embedding, in_head, *weights};
+  }
 
   std::vector<uint8_t> bytes;  // of a synthetic file, which `file` views; moving a vector keeps its address
   GgufFile file;

@@ -153,6 +153,8 @@ class GgufFile {
 
   uint32_t version() const noexcept { return version_; }
   std::span<const uint8_t> bytes() const noexcept { return bytes_; }
+  // Null after Parse.
+  const MappedFile* mapped_file() const noexcept { return file_.bytes().empty() ? nullptr : &file_; }
 
   // In the file's order.
   std::span<const GgufEntry> entries() const noexcept { return entries_; }

@@ -2,7 +2,7 @@
 // ops.h, spread over an executor's workers.
 //
 // Separate so that the forward pass reads as the model's formula. The operators compute each row for itself, so how
-// rows are dealt out changes no bit. Called by llama.cc and session_core.cc.
+// rows are dealt out changes no bit. Called by llama.cc, packed_file.cc and session_core.cc.
 #ifndef HEADLANE_SRC_DECODER_LAYERS_H_
 #define HEADLANE_SRC_DECODER_LAYERS_H_
 
@@ -14,10 +14,10 @@
 #include <memory>
 #include <new>
 
-#include "decoder/model_weights.h"
 #include "headlane/executor.h"
 #include "headlane/ops.h"
 #include "headlane/status.h"
+#include "headlane/view.h"
 
 namespace headlane::internal {
 
@@ -68,27 +68,32 @@ void ParallelRows(Executor& executor, int64_t rows, const Function& function) no
       &context);
 }
 
+// The first error of several workers: they run on pieces of the same checked arguments, so any one tells the story.
+class FirstError {
+ public:
+  void Set(const Status& status) noexcept {
+    if (status.ok() || taken_.exchange(true)) return;
+    status_ = status;
+  }
+  // After the region has ended.
+  const Status& status() const noexcept { return status_; }
+
+ private:
+  std::atomic<bool> taken_{false};
+  Status status_;
+};
+
 // y = rms_norm(x) * weight   x, y [rows][n] dense
 void NormRows(Executor& executor, const float* x, const float* weight, float epsilon, int64_t rows, int64_t n,
               float* y) noexcept;
 
-// gate = silu(gate) * up   [rows][n] dense
-void SiluMulRows(Executor& executor, float* gate, const float* up, int64_t rows, int64_t n) noexcept;
-
-// y += x   [rows][n] dense; x_stride 0 adds one row, a bias, to all
-void AddRows(Executor& executor, const float* x, int64_t x_stride, int64_t rows, int64_t n, float* y) noexcept;
-
-// x [rows][num_heads][dim] rotated in place; cos, sin [rows][rotary_dim / 2]
-Status RopeRows(Executor& executor, const RopeSpec& spec, const float* cos, const float* sin, int64_t rows,
-                int64_t num_heads, int64_t dim, float* x) noexcept;
+// x [rows, heads, dim] rotated in place; cos, sin [rows][rotary_dim / 2]
+Status RopeRows(Executor& executor, const RopeSpec& spec, const float* cos, const float* sin,
+                const TensorView& x) noexcept;
 
 // cos, sin [rows][rotary_dim / 2] of positions [rows]
 Status RopeAngleRows(Executor& executor, const RopeSpec& spec, const int64_t* positions, int64_t rows, float* cos,
                      float* sin) noexcept;
-
-// x [rows][embedding.row_len()] = the rows named by ids [rows], which must exist
-Status EmbeddingRows(Executor& executor, const TensorRows& embedding, const int32_t* ids, int64_t rows,
-                     float* x) noexcept;
 
 // Time since construction or the last Lap, added to one of several sums.
 class LapTimer {

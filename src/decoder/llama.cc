@@ -5,6 +5,43 @@
 namespace headlane::internal {
 namespace {
 
+int64_t QkvWidth(const LlamaConfig& c) noexcept { return c.q_width() + c.k_width() + c.v_width(); }
+
+// x [n][width] = the embeddings of ids [n]: of a tied head, out of its weights, so that they are in memory once.
+Status EmbeddingRows(Executor& executor, const LlamaModel& model, const int32_t* ids, int64_t n, float* x) noexcept {
+  FirstError error;
+  const int64_t width = model.config.width;
+  ParallelRows(executor, n, [&, ids, x](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      error.Set(model.embedding_in_head ? model.weights.head->ReadWeights(ids[i], x + i * width)
+                                        : model.embedding.Read(ids[i], x + i * width));
+    }
+  });
+  return error.status();
+}
+
+// Calls the observer with the rows of q, k and v as three dense tensors.
+Status ShowRows(const LlamaConfig& c, int64_t layer, int64_t n, const LlamaScratch& s) noexcept {
+  if (s.observed.bytes() < s.qkv.bytes()) {
+    return MakeStatus(StatusCode::kResourceExhausted, "no memory for what the observer is shown");
+  }
+  const float* from = s.qkv.data();
+  float* const q = s.observed.data();
+  float* const k = q + n * c.q_width();
+  float* const v = k + n * c.k_width();
+  for (int64_t i = 0; i < n; ++i) {
+    std::copy_n(from, c.q_width(), q + i * c.q_width());
+    from += c.q_width();
+    std::copy_n(from, c.k_width(), k + i * c.k_width());
+    from += c.k_width();
+    std::copy_n(from, c.v_width(), v + i * c.v_width());
+    from += c.v_width();
+  }
+  const std::span<const int64_t> positions(s.positions.data(), static_cast<size_t>(n));
+  s.observer({layer, positions, c.attention_scale.value_or(DefaultScale(c.qk_dim)), q, k, v});
+  return OkStatus();
+}
+
 // Keys and values of this step, layer by layer, and attention over them. What the cache holds after the committed
 // length counts for nobody else until the pass commits it.
 Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequences, int64_t n, KVCache& cache,
@@ -14,17 +51,21 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
   const RopeSpec rope = c.RopeOf();
   double rest = 0;  // what no sum takes: PhaseStats::rest() is the remainder
 
-  // y [n][out] = x [n][in] * W^T + bias
-  const auto linear = [&](const std::optional<Linear>& layer, const std::vector<float>& bias, const float* x,
-                          float* y) noexcept -> Status {
+  // Heads of qkv's rows, from a feature on.
+  const int64_t qkv_width = QkvWidth(c);
+  const auto heads = [&](int64_t begin, int64_t first_token, int64_t tokens, int64_t num_heads, int64_t dim) {
+    TensorView view = TokensHeadsDim(s.qkv.data() + first_token * qkv_width + begin, tokens, num_heads, dim);
+    view.token_stride = qkv_width;
+    view.batch_stride = tokens * qkv_width;
+    return view;
+  };
+  const auto linear = [&](const std::optional<Linear>& layer, const float* in, FloatBuffer& out,
+                          int64_t stride) noexcept -> Status {
     timer.Lap(rest);
-    const int64_t out = layer->out_features();
-    HEADLANE_RETURN_IF_ERROR(layer->Run(x, layer->in_features(), n, y, out, executor));
-    if (!bias.empty()) AddRows(executor, bias.data(), 0, n, out, y);
+    HEADLANE_RETURN_IF_ERROR(layer->Run({in, layer->in_features(), n, out.data(), stride}, executor));
     timer.Lap(stats.linear);
     return OkStatus();
   };
-  static const std::vector<float> kNoBias;
 
   float* const x = s.x.data();
   float* const h = s.h.data();
@@ -33,46 +74,34 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
 
     // Attention: x += Wo * attention(rope(Wq * h), rope(Wk * h), Wv * h),  h = norm(x)
     NormRows(executor, x, layer.attention_norm.data(), c.norm_epsilon, n, c.width, h);  // [n][width]
-    HEADLANE_RETURN_IF_ERROR(linear(layer.q, layer.q_bias, h, s.q.data()));             // [n][q heads][qk_dim]
-    HEADLANE_RETURN_IF_ERROR(linear(layer.k, layer.k_bias, h, s.k.data()));             // [n][kv heads][qk_dim]
-    HEADLANE_RETURN_IF_ERROR(linear(layer.v, layer.v_bias, h, s.v.data()));             // [n][kv heads][v_dim]
+    HEADLANE_RETURN_IF_ERROR(linear(layer.qkv, h, s.qkv, qkv_width));                   // [n][q | k | v]
     if (rope.rotary_dim > 0) {
-      HEADLANE_RETURN_IF_ERROR(
-          RopeRows(executor, rope, s.cos.data(), s.sin.data(), n, c.num_q_heads, c.qk_dim, s.q.data()));
-      HEADLANE_RETURN_IF_ERROR(
-          RopeRows(executor, rope, s.cos.data(), s.sin.data(), n, c.num_kv_heads, c.qk_dim, s.k.data()));
+      // Keys stand behind the queries, as more heads of the same width.
+      HEADLANE_RETURN_IF_ERROR(RopeRows(executor, rope, s.cos.data(), s.sin.data(),
+                                        heads(0, 0, n, c.num_q_heads + c.num_kv_heads, c.qk_dim)));
     }
-    if (s.observer) {
-      const std::span<const int64_t> positions(s.positions.data(), static_cast<size_t>(n));
-      const float scale = c.attention_scale.value_or(DefaultScale(c.qk_dim));
-      s.observer({i, positions, scale, s.q.data(), s.k.data(), s.v.data()});
-    }
+    if (s.observer) HEADLANE_RETURN_IF_ERROR(ShowRows(c, i, n, s));
     timer.Lap(rest);
     for (const SequenceSpec& sequence : sequences) {
-      const float* k = s.k.data() + sequence.q_begin * c.k_width();
-      const float* v = s.v.data() + sequence.q_begin * c.v_width();
-      HEADLANE_RETURN_IF_ERROR(cache.Write(sequence.cache_id, i,
-                                           TokensHeadsDim(k, sequence.q_len, c.num_kv_heads, c.qk_dim),
-                                           TokensHeadsDim(v, sequence.q_len, c.num_kv_heads, c.v_dim)));
+      const int64_t begin = sequence.q_begin;
+      HEADLANE_RETURN_IF_ERROR(
+          cache.Write(sequence.cache_id, i, heads(c.q_width(), begin, sequence.q_len, c.num_kv_heads, c.qk_dim),
+                      heads(c.q_width() + c.k_width(), begin, sequence.q_len, c.num_kv_heads, c.v_dim)));
     }
     timer.Lap(stats.append);
     AttentionArgs args;
-    args.q = TokensHeadsDim(static_cast<const float*>(s.q.data()), n, c.num_q_heads, c.qk_dim);
+    args.q = heads(0, 0, n, c.num_q_heads, c.qk_dim);
     args.cache = &cache;
     args.layer = i;
     args.out = TokensHeadsDim(s.attention.data(), n, c.num_q_heads, c.v_dim);  // [n][q heads][v_dim]
     HEADLANE_RETURN_IF_ERROR(RunAttention(plan, args, workspace, executor));
     timer.Lap(stats.attention);
-    HEADLANE_RETURN_IF_ERROR(linear(layer.o, layer.o_bias, s.attention.data(), h));  // [n][width]
-    AddRows(executor, h, c.width, n, c.width, x);
+    HEADLANE_RETURN_IF_ERROR(linear(layer.o, s.attention.data(), s.x, c.width));  // x += [n][width]
 
     // Feed forward: x += Wdown * (silu(Wgate * h) * (Wup * h)),  h = norm(x)
     NormRows(executor, x, layer.ff_norm.data(), c.norm_epsilon, n, c.width, h);  // [n][width]
-    HEADLANE_RETURN_IF_ERROR(linear(layer.gate, kNoBias, h, s.gate.data()));     // [n][ff_width]
-    HEADLANE_RETURN_IF_ERROR(linear(layer.up, kNoBias, h, s.up.data()));         // [n][ff_width]
-    SiluMulRows(executor, s.gate.data(), s.up.data(), n, c.ff_width);
-    HEADLANE_RETURN_IF_ERROR(linear(layer.down, kNoBias, s.gate.data(), h));  // [n][width]
-    AddRows(executor, h, c.width, n, c.width, x);
+    HEADLANE_RETURN_IF_ERROR(linear(layer.gate_up, h, s.ff, c.ff_width));        // [n][ff_width]
+    HEADLANE_RETURN_IF_ERROR(linear(layer.down, s.ff.data(), s.x, c.width));     // x += [n][width]
   }
   stats.weight_bytes += static_cast<double>(model.weights.layer_bytes);
   return OkStatus();
@@ -85,12 +114,9 @@ Result<LlamaScratch> LlamaScratch::Create(const LlamaConfig& c, int64_t max_toke
   s.max_tokens = max_tokens;
   HEADLANE_ASSIGN_OR_RETURN(s.x, FloatBuffer::Create("the residual stream", max_tokens, c.width));
   HEADLANE_ASSIGN_OR_RETURN(s.h, FloatBuffer::Create("normed activations", max_tokens, c.width));
-  HEADLANE_ASSIGN_OR_RETURN(s.q, FloatBuffer::Create("queries", max_tokens, c.q_width()));
-  HEADLANE_ASSIGN_OR_RETURN(s.k, FloatBuffer::Create("keys", max_tokens, c.k_width()));
-  HEADLANE_ASSIGN_OR_RETURN(s.v, FloatBuffer::Create("values", max_tokens, c.v_width()));
+  HEADLANE_ASSIGN_OR_RETURN(s.qkv, FloatBuffer::Create("queries, keys and values", max_tokens, QkvWidth(c)));
   HEADLANE_ASSIGN_OR_RETURN(s.attention, FloatBuffer::Create("attention's output", max_tokens, c.attention_width()));
-  HEADLANE_ASSIGN_OR_RETURN(s.gate, FloatBuffer::Create("gates", max_tokens, c.ff_width));
-  HEADLANE_ASSIGN_OR_RETURN(s.up, FloatBuffer::Create("feed-forward activations", max_tokens, c.ff_width));
+  HEADLANE_ASSIGN_OR_RETURN(s.ff, FloatBuffer::Create("feed-forward activations", max_tokens, c.ff_width));
   HEADLANE_ASSIGN_OR_RETURN(s.cos, FloatBuffer::Create("cosines", max_tokens, c.rope.rotary_dim / 2));
   HEADLANE_ASSIGN_OR_RETURN(s.sin, FloatBuffer::Create("sines", max_tokens, c.rope.rotary_dim / 2));
   s.ids.resize(static_cast<size_t>(max_tokens));
@@ -101,7 +127,7 @@ Result<LlamaScratch> LlamaScratch::Create(const LlamaConfig& c, int64_t max_toke
 
 int64_t LlamaScratch::bytes() const noexcept {
   int64_t sum = 0;
-  for (const FloatBuffer* buffer : {&x, &h, &q, &k, &v, &attention, &gate, &up, &cos, &sin}) sum += buffer->bytes();
+  for (const FloatBuffer* buffer : {&x, &h, &qkv, &attention, &ff, &cos, &sin, &observed}) sum += buffer->bytes();
   return sum;
 }
 
@@ -158,7 +184,7 @@ Status LlamaForward(const LlamaModel& model, std::span<const SequenceTokens> bat
 
   const std::span<const SequenceSpec> sequences(s.sequences.data(), batch.size());
   const auto compute = [&]() noexcept -> Status {
-    HEADLANE_RETURN_IF_ERROR(EmbeddingRows(executor, model.embedding, s.ids.data(), num_tokens, s.x.data()));
+    HEADLANE_RETURN_IF_ERROR(EmbeddingRows(executor, model, s.ids.data(), num_tokens, s.x.data()));
     if (model.config.rope.rotary_dim > 0) {
       HEADLANE_RETURN_IF_ERROR(
           RopeAngleRows(executor, model.config.RopeOf(), s.positions.data(), num_tokens, s.cos.data(), s.sin.data()));

@@ -12,6 +12,7 @@
 
 #include "decoder/layers.h"
 #include "decoder/llama_config.h"
+#include "decoder/llama_weights.h"
 #include "decoder/model_weights.h"
 #include "headlane/attention.h"
 #include "headlane/decoder.h"
@@ -24,6 +25,7 @@ namespace headlane::internal {
 struct LlamaModel {
   const LlamaConfig& config;
   const TensorRows& embedding;
+  bool embedding_in_head;  // the head's weights are the embedding, and can be read
   const LlamaWeights& weights;
 };
 
@@ -41,17 +43,15 @@ struct LlamaScratch {
   int64_t max_tokens = 0;
   FloatBuffer x;                   // [tokens][width] residual stream; after a pass: what comes out of the last layer
   FloatBuffer h;                   // [tokens][width] normed input, or output, of a half-layer
-  FloatBuffer q;                   // [tokens][num_q_heads][qk_dim]
-  FloatBuffer k;                   // [tokens][num_kv_heads][qk_dim]
-  FloatBuffer v;                   // [tokens][num_kv_heads][v_dim]
+  FloatBuffer qkv;                 // [tokens][q_width + k_width + v_width]
   FloatBuffer attention;           // [tokens][num_q_heads][v_dim]
-  FloatBuffer gate;                // [tokens][ff_width]
-  FloatBuffer up;                  // [tokens][ff_width]
+  FloatBuffer ff;                  // [tokens][ff_width]
   FloatBuffer cos, sin;            // [tokens][rotary_dim / 2]
   std::vector<int32_t> ids;        // [max_tokens]
   std::vector<int64_t> positions;  // [max_tokens]
   std::vector<SequenceSpec> sequences;  // [max_sequences]
   LayerObserver observer;               // empty: nobody looks
+  FloatBuffer observed;                 // as many floats as qkv: the three one behind the other, when somebody does
 };
 
 // The spec of the model's attention layers.

@@ -53,16 +53,25 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   MappedFile mapped;
   mapped.data_ = static_cast<const uint8_t*>(data);
   mapped.size_ = static_cast<size_t>(size);
+  mapped.modified_ns_ = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
   return mapped;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      modified_ns_(std::exchange(other.modified_ns_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(modified_ns_, other.modified_ns_);
   return *this;
+}
+
+void MappedFile::Release() const noexcept {
+  // Only advice: what is mapped stays readable either way.
+  if (data_ != nullptr) (void)::madvise(const_cast<uint8_t*>(data_), size_, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

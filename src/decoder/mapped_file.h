@@ -30,10 +30,14 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const uint8_t> bytes() const noexcept { return {data_, size_}; }
+  int64_t modified_ns() const noexcept { return modified_ns_; }  // time of the last change, since 1970
+  // Gives the memory that pages of the file take in this process back; they are read again when they are used.
+  void Release() const noexcept;
 
  private:
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
+  int64_t modified_ns_ = 0;
 };
 
 }  // namespace headlane

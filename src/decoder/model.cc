@@ -110,7 +110,7 @@ Status Model::LoadWeights(const LoadOptions& options) noexcept {
   return GuardAllocation("loading weights", [&]() -> Status {
     const internal::ChosenExecutor executor(options.executor, options.threads);
     HEADLANE_ASSIGN_OR_RETURN(
-        impl_->weights, internal::LoadLlamaWeights(impl_->tensors, options.linear, executor.get(), options.progress));
+        impl_->weights, internal::LoadLlamaWeights(impl_->tensors, impl_->file.mapped_file(), options, executor.get()));
     return OkStatus();
   });
 }
@@ -124,6 +124,10 @@ int64_t Model::weight_bytes() const noexcept {
 
 const char* Model::linear_implementation() const noexcept {
   return impl_->weights ? impl_->weights->head->implementation() : "";
+}
+
+PackedWeights Model::packed_weights() const noexcept {
+  return impl_->weights ? impl_->weights->packed_weights : PackedWeights();
 }
 
 Result<std::vector<int32_t>> Model::Encode(std::string_view text, PromptMode mode,

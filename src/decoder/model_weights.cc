@@ -97,6 +97,35 @@ class LayerName {
   int length_;
 };
 
+// A file's reader lets no other types through than these.
+WeightFormat FormatOf(TensorType type) noexcept {
+  switch (type) {
+    case TensorType::kF32:
+      return WeightFormat::kF32;
+    case TensorType::kF16:
+      return WeightFormat::kF16;
+    case TensorType::kBF16:
+      return WeightFormat::kBF16;
+    case TensorType::kQ4_0:
+      return WeightFormat::kQ4_0;
+    case TensorType::kQ4_1:
+      return WeightFormat::kQ4_1;
+    case TensorType::kQ5_0:
+      return WeightFormat::kQ5_0;
+    case TensorType::kQ5_1:
+      return WeightFormat::kQ5_1;
+    case TensorType::kQ8_0:
+      return WeightFormat::kQ8_0;
+    case TensorType::kQ4_K:
+      return WeightFormat::kQ4_K;
+    case TensorType::kQ5_K:
+      return WeightFormat::kQ5_K;
+    case TensorType::kQ6_K:
+      return WeightFormat::kQ6_K;
+  }
+  return static_cast<WeightFormat>(-1);  // refused by Linear
+}
+
 }  // namespace
 
 TensorRows::TensorRows(const GgufTensor& tensor) noexcept
@@ -128,10 +157,20 @@ Status TensorRows::Read(int64_t row, float* out) const noexcept {
   return OkStatus();
 }
 
-WeightRows TensorRows::AsWeightRows() const noexcept {
-  return {this, [](const void* context, int64_t row, float* out) noexcept {
-            return static_cast<const TensorRows*>(context)->Read(row, out);
-          }};
+LinearPart TensorRows::AsLinearPart(bool expand) const noexcept {
+  LinearPart part;
+  part.out_features = num_rows_;
+  if (!data_.empty() && !expand) {
+    part.format = FormatOf(type_);
+    part.rows.data = data_.data();
+    part.rows.data_bytes = static_cast<int64_t>(data_.size());
+    return part;
+  }
+  part.rows.context = this;
+  part.rows.read = [](const void* context, int64_t row, void* out) noexcept {
+    return static_cast<const TensorRows*>(context)->Read(row, static_cast<float*>(out));
+  };
+  return part;
 }
 
 Result<LlamaTensors> FindLlamaTensors(const GgufFile& file, const LlamaConfig& c) {
@@ -198,63 +237,6 @@ LlamaTensors MakeSyntheticTensors(const LlamaConfig& c, bool tied_head, uint64_t
   if (!tied_head) tensors.head = matrix(c.vocab_size, c.width);
   tensors.weight_type = "synthetic";
   return tensors;
-}
-
-Result<std::unique_ptr<LlamaWeights>> LoadLlamaWeights(const LlamaTensors& tensors, LinearBackend backend,
-                                                       Executor& executor, const ProgressCallback& progress) {
-  auto weights = std::make_unique<LlamaWeights>();
-  const TensorRows& head = tensors.head ? *tensors.head : tensors.embedding;
-  // Only a head of its own comes on top of the parameters that are packed: the embedding stays in the file.
-  const int64_t total = tensors.num_parameters - (tensors.head ? tensors.embedding.size() : 0);
-  int64_t done = 0;
-  int64_t* bytes = &weights->layer_bytes;
-
-  const auto vector = [](const TensorRows& rows, std::vector<float>& out) {
-    out.resize(static_cast<size_t>(rows.row_len()));
-    return rows.Read(0, out.data());
-  };
-  const auto optional_vector = [&](const std::optional<TensorRows>& rows, std::vector<float>& out) {
-    return rows ? vector(*rows, out) : OkStatus();
-  };
-  const auto matrix = [&](const TensorRows& rows, std::optional<Linear>& out) -> Status {
-    auto linear = Linear::Create(backend, rows.num_rows(), rows.row_len(), rows.AsWeightRows(), executor);
-    if (!linear.ok()) return linear.status();
-    out.emplace(std::move(linear).value());
-    *bytes += static_cast<int64_t>(out->weight_bytes());
-    done = std::min(total, done + rows.size());
-    if (progress && !progress(done, total)) {
-      return MakeStatus(StatusCode::kCancelled, "loading was stopped after %lld of %lld parameters",
-                        static_cast<long long>(done), static_cast<long long>(total));
-    }
-    return OkStatus();
-  };
-
-  weights->layers.resize(tensors.layers.size());
-  for (size_t i = 0; i < tensors.layers.size(); ++i) {
-    const LlamaLayerTensors& from = tensors.layers[i];
-    LlamaLayer& to = weights->layers[i];
-    HEADLANE_RETURN_IF_ERROR(vector(from.attention_norm, to.attention_norm));
-    HEADLANE_RETURN_IF_ERROR(vector(from.ff_norm, to.ff_norm));
-    HEADLANE_RETURN_IF_ERROR(optional_vector(from.q_bias, to.q_bias));
-    HEADLANE_RETURN_IF_ERROR(optional_vector(from.k_bias, to.k_bias));
-    HEADLANE_RETURN_IF_ERROR(optional_vector(from.v_bias, to.v_bias));
-    HEADLANE_RETURN_IF_ERROR(optional_vector(from.o_bias, to.o_bias));
-    HEADLANE_RETURN_IF_ERROR(matrix(from.q, to.q));
-    HEADLANE_RETURN_IF_ERROR(matrix(from.k, to.k));
-    HEADLANE_RETURN_IF_ERROR(matrix(from.v, to.v));
-    HEADLANE_RETURN_IF_ERROR(matrix(from.o, to.o));
-    HEADLANE_RETURN_IF_ERROR(matrix(from.gate, to.gate));
-    HEADLANE_RETURN_IF_ERROR(matrix(from.up, to.up));
-    HEADLANE_RETURN_IF_ERROR(matrix(from.down, to.down));
-  }
-  HEADLANE_RETURN_IF_ERROR(vector(tensors.output_norm, weights->output_norm));
-  bytes = &weights->head_bytes;
-  HEADLANE_RETURN_IF_ERROR(matrix(head, weights->head));
-  // The vectors were never counted one by one.
-  if (progress && done < total && !progress(total, total)) {
-    return MakeStatus(StatusCode::kCancelled, "loading was stopped at its end");
-  }
-  return weights;
 }
 
 }  // namespace headlane::internal

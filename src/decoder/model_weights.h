@@ -1,12 +1,11 @@
-// Weights of a llama-architecture model: where their rows come from, and the packed layers made of them.
+// Tensors of a llama-architecture model: which there are, and where their rows come from.
 //
-// Separate from the forward pass, which only sees packed layers, and from the file, of which nothing is left after
-// loading but the embedding's rows. Called by Model.
+// Separate from the layers that are made of them (llama_weights.h), so that a file can be looked at without loading it.
+// Called by Model, llama_weights.cc and model_identity.cc.
 #ifndef HEADLANE_SRC_DECODER_MODEL_WEIGHTS_H_
 #define HEADLANE_SRC_DECODER_MODEL_WEIGHTS_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,7 +13,6 @@
 
 #include "decoder/gguf.h"
 #include "decoder/llama_config.h"
-#include "headlane/decoder.h"
 #include "headlane/linear.h"
 #include "headlane/status.h"
 
@@ -35,8 +33,9 @@ class TensorRows {
 
   // Writes row_len floats. Requires: 0 <= row < num_rows. Allocation: none. Threads: any.
   Status Read(int64_t row, float* out) const noexcept;
-  // For Linear::Create; valid as long as this object stays where it is.
-  WeightRows AsWeightRows() const noexcept;
+  // For Linear::Create, as they are stored; with `expand`, or pseudo-random, as f32. Valid as long as this object stays
+  // where it is.
+  LinearPart AsLinearPart(bool expand) const noexcept;
 
  private:
   std::span<const uint8_t> data_;  // empty when pseudo-random
@@ -78,24 +77,6 @@ Result<LlamaTensors> FindLlamaTensors(const GgufFile& file, const LlamaConfig& c
 
 // The same shapes, pseudo-random, scaled so that activations neither vanish nor explode.
 LlamaTensors MakeSyntheticTensors(const LlamaConfig& config, bool tied_head, uint64_t seed);
-
-struct LlamaLayer {
-  std::vector<float> attention_norm, ff_norm;         // [width]
-  std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty, or one number per feature
-  std::optional<Linear> q, k, v, o, gate, up, down;   // never empty after loading
-};
-
-struct LlamaWeights {
-  std::vector<LlamaLayer> layers;
-  std::vector<float> output_norm;  // [width]
-  std::optional<Linear> head;      // [vocab_size][width], never empty after loading
-  int64_t layer_bytes = 0;         // Linear::weight_bytes of all layers together
-  int64_t head_bytes = 0;
-};
-
-// Errors: ResourceExhausted, Cancelled, and Linear's.
-Result<std::unique_ptr<LlamaWeights>> LoadLlamaWeights(const LlamaTensors& tensors, LinearBackend backend,
-                                                       Executor& executor, const ProgressCallback& progress);
 
 }  // namespace headlane::internal
 

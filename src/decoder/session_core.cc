@@ -144,20 +144,31 @@ Status SessionCore::AppendRandom(SequenceId sequence, int64_t n, uint64_t seed) 
   // The same keys and values in every layer: what they are costs the same time to read.
   const TensorRows keys(seed, length + n, c.k_width(), 0.0f, 1.0f);
   const TensorRows values(~seed, length + n, c.v_width(), 0.0f, 1.0f);
+  // In the place of a pass's queries, keys and values.
+  float* const k_rows = scratch_->qkv.data();
+  float* const v_rows = k_rows + n * c.k_width();
   for (int64_t i = 0; i < n; ++i) {
-    HEADLANE_RETURN_IF_ERROR(keys.Read(length + i, scratch_->k.data() + i * c.k_width()));
-    HEADLANE_RETURN_IF_ERROR(values.Read(length + i, scratch_->v.data() + i * c.v_width()));
+    HEADLANE_RETURN_IF_ERROR(keys.Read(length + i, k_rows + i * c.k_width()));
+    HEADLANE_RETURN_IF_ERROR(values.Read(length + i, v_rows + i * c.v_width()));
   }
   HEADLANE_RETURN_IF_ERROR(cache_->Reserve(sequence, n));
-  const auto k = TokensHeadsDim(static_cast<const float*>(scratch_->k.data()), n, c.num_kv_heads, c.qk_dim);
-  const auto v = TokensHeadsDim(static_cast<const float*>(scratch_->v.data()), n, c.num_kv_heads, c.v_dim);
+  const auto k = TokensHeadsDim(static_cast<const float*>(k_rows), n, c.num_kv_heads, c.qk_dim);
+  const auto v = TokensHeadsDim(static_cast<const float*>(v_rows), n, c.num_kv_heads, c.v_dim);
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
     HEADLANE_RETURN_IF_ERROR(cache_->Write(sequence, layer, k, v));
   }
   return cache_->Commit(sequence, n);
 }
 
-void SessionCore::Observe(LayerObserver observer) noexcept { scratch_->observer = std::move(observer); }
+void SessionCore::Observe(LayerObserver observer) noexcept {
+  // Without memory for it, the next pass says so.
+  if (observer && scratch_->observed.bytes() == 0) {
+    Result<FloatBuffer> buffer =
+        FloatBuffer::Create("the observer", 1, scratch_->qkv.bytes() / static_cast<int64_t>(sizeof(float)));
+    if (buffer.ok()) scratch_->observed = std::move(buffer).value();
+  }
+  scratch_->observer = std::move(observer);
+}
 
 int64_t SessionCore::KeptTokens(int64_t length) const noexcept {
   if (options_.window == 0) return length;
