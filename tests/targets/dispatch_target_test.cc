@@ -135,6 +135,22 @@ TEST_P(ForcedTargetTest, HasVectorsOfItsWidth) {
   EXPECT_EQ(internal::ActiveKernels().register_block(1).lanes, std::min(bytes / 4, 16));
 }
 
+TEST_P(ForcedTargetTest, HasBlocksThatFitItsRegisters) {
+  const std::string& name = GetParam();
+  const bool has_many = name.starts_with("AVX3") || name.starts_with("NEON") || name.starts_with("SVE");
+  for (int64_t rows = 1; rows <= 40; ++rows) {
+    const internal::RegisterBlock block = internal::ActiveKernels().register_block(rows);
+    EXPECT_EQ(block.num_registers, has_many ? 32 : 16);
+    // The accumulators, and as operands the shorter side and one more.
+    EXPECT_EQ(block.used_registers, block.rows * block.cols + std::min(block.rows, block.cols) + 1) << rows;
+    EXPECT_LE(block.used_registers, block.num_registers) << rows;
+    EXPECT_GE(block.rows, 1) << rows;
+    EXPECT_LE(block.rows, std::min<int64_t>(rows, 6)) << rows;
+    // Chains that hide the latency of multiply-adds.
+    EXPECT_GE(block.rows * block.cols, 8) << rows;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, ForcedTargetTest, ::testing::ValuesIn(TargetsUnderTest()), NameOn);
 
 }  // namespace
