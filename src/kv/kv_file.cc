@@ -1,31 +1,46 @@
 // The public face of saving and restoring, and files as sinks and sources.
 #include "headlane/kv_file.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "kv/kv_cache_impl.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#define HEADLANE_IS_POSIX 1
+#include <unistd.h>
+#else
+#define HEADLANE_IS_POSIX 0
+#endif
 
 namespace headlane {
 namespace {
 
-// strerror_r gives its text (GNU), or a number, and the text in the buffer (POSIX).
-[[maybe_unused]] const char* TextOf(const char* text, const char* /*buffer*/) { return text; }
-[[maybe_unused]] const char* TextOf(int error, const char* buffer) { return error == 0 ? buffer : "unknown error"; }
-
 Status FileError(const char* what, const char* path, int error) {
-  const bool missing = error == ENOENT || error == ENOTDIR;
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG || error == ENOMEM;
-  const StatusCode code = missing ? StatusCode::kNotFound
-                          : full  ? StatusCode::kResourceExhausted
-                                  : StatusCode::kFailedPrecondition;
-  char buffer[128];
-  return MakeStatus(code, "%s '%s': %s", what, path, TextOf(strerror_r(error, buffer, sizeof(buffer)), buffer));
+  StatusCode code = StatusCode::kFailedPrecondition;
+  if (error == ENOENT || error == ENOTDIR) code = StatusCode::kNotFound;
+  if (error == ENOSPC || error == EFBIG || error == ENOMEM) code = StatusCode::kResourceExhausted;
+#if HEADLANE_IS_POSIX
+  if (error == EDQUOT) code = StatusCode::kResourceExhausted;
+#endif
+  try {
+    return MakeStatus(code, "%s '%s': %s", what, path, std::generic_category().message(error).c_str());
+  } catch (const std::bad_alloc&) {
+    return MakeStatus(code, "%s '%s': error %d", what, path, error);
+  }
+}
+
+// What is written is on the disk then, where the system can say so.
+bool Synchronise(std::FILE* file) {
+#if HEADLANE_IS_POSIX
+  return ::fsync(fileno(file)) == 0;
+#else
+  return true;
+#endif
 }
 
 // An open file; what a call leaves in errno is read at once.
@@ -65,7 +80,7 @@ class File {
 
   // Everything is on the disk then.
   Status Close() noexcept {
-    const bool flushed = std::fflush(file_) == 0 && ::fsync(fileno(file_)) == 0;
+    const bool flushed = std::fflush(file_) == 0 && Synchronise(file_);
     const int error = errno;
     const bool closed = std::fclose(file_) == 0;
     file_ = nullptr;
@@ -82,8 +97,13 @@ class File {
 // A name beside `path` that no other call of this or another process uses. Errors: ResourceExhausted.
 Result<std::string> NameBeside(const char* path) noexcept {
   static std::atomic<unsigned> count{0};
+#if HEADLANE_IS_POSIX
+  const auto process = static_cast<long long>(::getpid());
+#else
+  const long long process = 0;
+#endif
   try {
-    return std::string(path) + "." + std::to_string(::getpid()) + "." +
+    return std::string(path) + "." + std::to_string(process) + "." +
            std::to_string(count.fetch_add(1, std::memory_order_relaxed)) + ".part";
   } catch (const std::bad_alloc&) {
     return MakeStatus(StatusCode::kResourceExhausted, "'%s': the system has no memory for a name beside it", path);

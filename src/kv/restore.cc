@@ -44,7 +44,7 @@ class SectionReader {
   }
   // Reads the frame of a section that must be of this kind. Errors: DataLoss.
   Status BeginAnySize(SavedKind kind) noexcept {
-    SavedFrame frame;
+    SavedFrame frame{};
     HEADLANE_RETURN_IF_ERROR(Read(&frame, sizeof(frame)));
     if (frame.kind != static_cast<int64_t>(kind)) {
       return MakeStatus(StatusCode::kDataLoss, "saved KV cache: section %lld stands where section %lld should",
@@ -181,10 +181,10 @@ Status KVRestorer::ReadAll() noexcept {
 }
 
 Status KVRestorer::ReadHead() noexcept {
-  SavedPrologue prologue;
+  SavedPrologue prologue{};
   HEADLANE_RETURN_IF_ERROR(reader_.Read(&prologue, sizeof(prologue)));
   HEADLANE_RETURN_IF_ERROR(CheckPrologue(prologue));
-  SavedSpec saved;
+  SavedSpec saved{};
   HEADLANE_RETURN_IF_ERROR(reader_.Begin(SavedKind::kSpec, sizeof(saved)));
   HEADLANE_RETURN_IF_ERROR(reader_.Read(&saved, sizeof(saved)));
   HEADLANE_RETURN_IF_ERROR(reader_.End());
@@ -201,7 +201,7 @@ Status KVRestorer::ReadHead() noexcept {
   const int64_t num_layers = cache_.spec_.num_layers;
   HEADLANE_RETURN_IF_ERROR(reader_.Begin(
       SavedKind::kGroups, NumGroups() * int64_t{sizeof(SavedGroup)} + num_layers * int64_t{sizeof(int32_t)}));
-  SavedGroup groups[kMaxLayerGroups];
+  SavedGroup groups[kMaxLayerGroups] = {};
   HEADLANE_RETURN_IF_ERROR(reader_.Read(groups, NumGroups() * int64_t{sizeof(SavedGroup)}));
   int64_t other_layer = -1;
   int32_t other_group = 0;
@@ -270,7 +270,7 @@ Status KVRestorer::CheckFirstKept(const SavedSequence& saved, int64_t group, int
 
 Status KVRestorer::ReadSequence() noexcept {
   HEADLANE_RETURN_IF_ERROR(reader_.BeginAnySize(SavedKind::kSequence));
-  SavedSequence saved;
+  SavedSequence saved{};
   HEADLANE_RETURN_IF_ERROR(reader_.Read(&saved, sizeof(saved)));
   if (saved.length < 0) return BadSequence(saved, "its length is", saved.length, 0);
   if (saved.length > cache_.layout_.max_positions) {
@@ -284,7 +284,7 @@ Status KVRestorer::ReadSequence() noexcept {
     return BadSequence(saved, "its pages, and the pages of the pool are", num_pages,
                        cache_.layout_.groups[g].table_pages);
   }
-  int64_t first_kept[kMaxLayerGroups];
+  int64_t first_kept[kMaxLayerGroups] = {};
   HEADLANE_RETURN_IF_ERROR(reader_.Read(first_kept, NumGroups() * int64_t{sizeof(int64_t)}));
   HEADLANE_RETURN_IF_ERROR(reader_.ExpectLeft(NumGroups() * num_pages * int64_t{sizeof(int32_t)}));
   // From here on it is one to undo.
