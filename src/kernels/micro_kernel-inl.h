@@ -91,7 +91,7 @@ HWY_INLINE void KeepInRegister([[maybe_unused]] VF& v) {
 // Compilers take the addresses of all lines out of the loop over segments, as so many offsets that they keep them, and
 // vectors too, on the stack. An address that they cannot see through stays one register.
 template <class T>
-HWY_INLINE void KeepAddress([[maybe_unused]] const T*& p) {
+HWY_INLINE void KeepAddress([[maybe_unused]] T*& p) {
 #if !HWY_COMPILER_MSVC
   asm("" : "+r"(p));
 #endif

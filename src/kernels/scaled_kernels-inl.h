@@ -144,6 +144,19 @@ struct ScaledPvIO {
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
 };
 
+// What a tile that is decoded line by line puts its lines into.
+template <class Tile>
+struct LineOf {
+  using Type = char;
+};
+template <class Tile>
+  requires requires { typename Tile::Line; }
+struct LineOf<Tile> {
+  using Type = typename Tile::Line;
+};
+template <class Tile>
+inline constexpr bool kByLines = !std::is_same_v<typename LineOf<Tile>::Type, char>;
+
 #define HEADLANE_ROWS_(M) M(0) M(1) M(2) M(3)
 #define HEADLANE_COLS_(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3)
 
@@ -165,6 +178,12 @@ HWY_INLINE void ScaledKernel(const IO& io) {
   HEADLANE_COLS_(HEADLANE_SCALE_, 0)
 #undef HEADLANE_SCALE_
   [[maybe_unused]] VF scale = hn::Zero(d);
+  // With more rows the FMAs take the time anyway.
+  constexpr bool kLines = kByLines<Tile> && kRows <= 2;
+  static_assert(!kLines || kCols % 2 == 0);
+  [[maybe_unused]] typename LineOf<Tile>::Type line_buffer[kMaxScaledCols / 2];
+  [[maybe_unused]] typename LineOf<Tile>::Type* lines = line_buffer;
+  if constexpr (kLines) KeepAddress(lines);
 
   const int64_t num_segments = io.NumSegments();
   for (int64_t segment = 0; segment < num_segments; ++segment) {
@@ -191,15 +210,16 @@ HWY_INLINE void ScaledKernel(const IO& io) {
   if constexpr (c < kCols && IO::kIsK) scale##c = Tile::LaneScale(d, scales##c, io.Lane(c));
     HEADLANE_COLS_(HEADLANE_SCALE_, 0)
     // Column c at step k.
-#define HEADLANE_LOAD_(kStep, c, k, to)                         \
-  if constexpr (IO::kIsK) {                                     \
-    to = Tile::template Load<kStep>(d, b##c + line, scale##c);  \
-  } else {                                                      \
-    if constexpr (c % IO::kScaleCols == 0) {                    \
-      scale = Tile::template StepScale<kStep>(d, scales##c, k); \
-    }                                                           \
-    to = Tile::template Load<kStep>(d, b##c + line, scale);     \
-  }                                                             \
+#define HEADLANE_LOAD_(kStep, c, k, to)                                                 \
+  if constexpr (!IO::kIsK && c % IO::kScaleCols == 0) {                                 \
+    scale = Tile::template StepScale<kStep>(d, scales##c, k);                           \
+  }                                                                                     \
+  if constexpr (kLines) {                                                               \
+    if constexpr (c % 2 == 0) Tile::PutLine(b##c + line, lines + c / 2);                \
+    to = Tile::template FromLine<c % 2>(d, lines + c / 2, IO::kIsK ? scale##c : scale); \
+  } else {                                                                              \
+    to = Tile::template Load<kStep>(d, b##c + line, IO::kIsK ? scale##c : scale);       \
+  }                                                                                     \
   KeepInRegister(to);
 #define HEADLANE_LOAD_B_(kStep, c)         \
   [[maybe_unused]] VF bv##c = hn::Zero(d); \

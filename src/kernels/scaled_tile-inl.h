@@ -87,6 +87,29 @@ struct F8Tile : ByteTile {
     return hn::Mul(WidenF16(d, half), scale);
 #endif
   }
+
+#if HWY_TARGET == HWY_AVX2 && !HWY_COMPILER_MSVC
+  // A line in f16, for both of its columns. From memory vcvtph2ps takes half a cycle and from a register a whole one
+  // (Zen 3: a shuffle less), which makes the way through L1 worth a store: 31 instead of 42 cycles per key of 128
+  // features.
+  struct alignas(32) Line {
+    uint16_t half[2][8];
+  };
+  static HWY_INLINE void PutLine(const T* line, Line* to) {
+    const hn::CappedTag<int16_t, kTileKeys> d16;
+    const hn::CappedTag<uint16_t, kTileKeys> du16;
+    const hn::CappedTag<int8_t, kTileKeys> d8;
+    const auto codes = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(line)));
+    const auto halves = hn::And(hn::BitCast(du16, hn::ShiftLeft<7>(codes)), hn::Set(du16, uint16_t{0xBFFF}));
+    asm("vmovdqa %1, %0" : "=m"(*to) : "x"(halves.raw));  // compilers would take it from the register after all
+  }
+  template <int kColumn, class D>
+  static HWY_INLINE hn::Vec<D> FromLine(D, const Line* line, hn::Vec<D> scale) {
+    hn::Vec<D> numbers;
+    asm("vcvtph2ps %1, %0" : "=x"(numbers.raw) : "m"(line->half[kColumn]));
+    return hn::Mul(numbers, scale);
+  }
+#endif
 };
 
 // Two steps per line: the halves of bytes, with signs.
