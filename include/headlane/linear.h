@@ -115,7 +115,7 @@ class Linear {
 
   // Errors: InvalidArgument (null data, strides shorter than a row, negative rows), Internal (oneDNN failed),
   // Unsupported (oneDNN in a child after fork(), in a build without OpenMP). Allocation: none with kTile, which takes
-  // up to 96 KiB of each worker's stack. Threads: the executor's; the same layer may run at the same time on kTile.
+  // up to 128 KiB of each worker's stack. Threads: the executor's; the same layer may run at the same time on kTile.
   Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
              Executor& executor) const noexcept;
   Status Run(const LinearOperands& operands, Executor& executor) const noexcept;

@@ -116,13 +116,14 @@ struct Q6KWeights {
   static HWY_INLINE VF Min(DF d, const uint8_t*, int64_t, int64_t) { return hn::Zero(d); }
 };
 
-// Weights of codes at a place below the last full one: `mask` selects the place, `scale` and `offset` are times
-// 2^-(place * bits) and 2^(place * bits). Exact up to the addition of a minimum.
+// Weights of codes at a place below the last full one: `mask` selects the place, `offset` is at it, and `scale` is
+// times 2^-(place * bits). Exact up to the addition of a minimum. The offset is taken off integers, because additions
+// of floats share pipes with conversions.
 template <class Format>
-HWY_INLINE VF WeightsAtPlace(DF d, VI words, VI mask, VF scale, VF min, VF offset) {
-  const VF codes = hn::ConvertTo(d, hn::And(words, mask));
-  if constexpr (Format::kInfo.has_min) return hn::MulAdd(codes, scale, min);
-  return hn::Mul(hn::Sub(codes, offset), scale);
+HWY_INLINE VF WeightsAtPlace(DF d, VI words, VI mask, VF scale, VF min, VI offset) {
+  const VI codes = hn::And(words, mask);
+  if constexpr (Format::kInfo.has_min) return hn::MulAdd(hn::ConvertTo(d, codes), scale, min);
+  return hn::Mul(hn::ConvertTo(d, hn::Sub(codes, offset)), scale);
 }
 
 // Of codes at the place that ends at bit 31, with the scale as it is.
@@ -138,7 +139,6 @@ HWY_INLINE VF WeightsOnTop(DF d, VI words, VF scale, VF min) {
 }
 
 // Of codes of 8 bits.
-template <class Format>
 HWY_INLINE VF WeightsOfBytes(DF d, const int8_t* codes, VF scale) {
   const hn::Rebind<int8_t, DF> d8;
   return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(DI(), hn::LoadU(d8, codes))), scale);

@@ -34,7 +34,7 @@ inline constexpr int kMaxWeightCols = 4;
 
 // Columns of a block. A row's chain takes the latency of an FMA per input: 4 chains hide it behind the expansion. With
 // 16 registers blocks of several rows have no room for scales and minima of more.
-constexpr int WeightCols(int64_t rows) {
+constexpr int WeightCols(int rows) {
   if (kNumRegisters > 16) return rows <= 4 ? 4 : 2;
   return rows == 1 ? 4 : rows <= 4 ? 2 : 1;
 }
@@ -185,7 +185,7 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
   }
       if constexpr (kInfo.bits == 8) {
 #define HEADLANE_WEIGHT_(c, to) \
-  to = WeightsOfBytes<Format>(  \
+  to = WeightsOfBytes(          \
       d, reinterpret_cast<const int8_t*>(block##c + kInfo.codes_at) + (first + step) * kTileKeys + lane##c, scale##c);
 #pragma GCC unroll 1
         for (int64_t first = 0; first < kInfo.group; first += 8) {
@@ -200,14 +200,14 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
         const int32_t* words = nullptr;
 
         VI mask = hn::Set(di, static_cast<int32_t>((1u << kInfo.bits) - 1));
-        [[maybe_unused]] VF offset = hn::Set(d, static_cast<float>(kInfo.offset));
+        [[maybe_unused]] VI offset = hn::Set(di, kInfo.offset);
 #define HEADLANE_WEIGHT_(c, to) \
   to = WeightsAtPlace<Format>(d, hn::LoadU(di, words##c + word * kTileKeys), mask, scale##c, min##c, offset);
 #define HEADLANE_PLACE_                                                                                          \
   HEADLANE_COLS_(HEADLANE_KEEP_, 0)                                                                              \
   _Pragma("GCC unroll 8") for (int word = 0; word < kWords; ++word){HEADLANE_STEP_(word)} HEADLANE_NEXT_INPUTS_( \
       kWords) HEADLANE_COLS_(HEADLANE_NEXT_PLACE_, 0) mask = hn::ShiftLeft<kInfo.bits>(mask);                    \
-  if constexpr (!kInfo.has_min) offset = hn::Mul(offset, hn::Set(d, PowerOf2(kInfo.bits)));
+  if constexpr (!kInfo.has_min) offset = hn::ShiftLeft<kInfo.bits>(offset);
         // Scales, mask and offset go from place to place: constants of each would fill the registers. One row gains by
         // an unrolled loop; with more its code would be too long for the cache of decoded instructions.
         if constexpr (kRows <= 1) {
