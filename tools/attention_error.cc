@@ -107,7 +107,7 @@ Result<std::vector<AttentionError>> ModelAttentionErrors(const Model& model, std
     if (status.ok() && progress) progress(rows.layer + 1, model.info().num_layers);
   });
   HEADLANE_RETURN_IF_ERROR(session.Prefill(ids));
-  HEADLANE_RETURN_IF_ERROR(status);
+  if (!status.ok()) return status;
   return errors;
 }
 

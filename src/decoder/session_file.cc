@@ -63,9 +63,13 @@ class File {
   static Status Read(void* context, void* data, int64_t bytes) noexcept {
     auto& file = *static_cast<File*>(context);
     const size_t size = static_cast<size_t>(bytes);
-    const size_t got = std::fread(data, 1, size, file.file_.get());
+    const size_t got = file.is_at_end_ ? 0 : std::fread(data, 1, size, file.file_.get());
     if (got == size) return OkStatus();
-    if (std::ferror(file.file_.get()) != 0) return file.Failed("read", errno);
+    if (!file.is_at_end_ && std::ferror(file.file_.get()) != 0) {
+      file.is_at_end_ = true;
+      return file.Failed("read", errno);
+    }
+    file.is_at_end_ = true;
     return MakeStatus(StatusCode::kDataLoss, "'%.100s' ends too early: %lld bytes are missing", file.path_.c_str(),
                       static_cast<long long>(size - got));
   }
@@ -79,6 +83,7 @@ class File {
   }
 
   const std::string& path_;
+  bool is_at_end_ = false;  // or at an error: there is nothing more to read
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 
