@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <random>
 
 #include "headlane/attention.h"
@@ -103,7 +104,11 @@ Result<std::vector<AttentionError>> ModelAttentionErrors(const Model& model, std
   session.Observe([&](const LayerRows& rows) {
     if (!status.ok()) return;
     const Layer layer = {static_cast<int64_t>(rows.positions.size()), rows.scale, rows.q, rows.k, rows.v};
-    status = AddLayer(model.info(), layer, types, executor, errors);
+    try {
+      status = AddLayer(model.info(), layer, types, executor, errors);
+    } catch (const std::bad_alloc&) {  // must not leave an observer
+      status = MakeStatus(StatusCode::kResourceExhausted, "out of memory while comparing attention");
+    }
     if (status.ok() && progress) progress(rows.layer + 1, model.info().num_layers);
   });
   HEADLANE_RETURN_IF_ERROR(session.Prefill(ids));
