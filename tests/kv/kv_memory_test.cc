@@ -19,17 +19,7 @@
 namespace headlane::internal {
 namespace {
 
-KVCacheSpec Spec() {
-  KVCacheSpec spec;
-  spec.num_layers = 1;
-  spec.num_kv_heads = 2;
-  spec.qk_dim = 64;
-  spec.v_dim = 48;
-  spec.page_tokens = 32;
-  spec.max_tokens = 1536;
-  spec.max_sequences = 8;
-  return spec;
-}
+KVCacheSpec Spec() { return SpecOf(DType::kF32, DType::kF32, 64, 48, 32, 48); }
 
 TEST(KVMemory, HooksSeeTheHeap) {
   const int64_t before = NumAllocations();

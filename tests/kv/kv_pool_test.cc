@@ -17,13 +17,8 @@ namespace headlane::internal {
 namespace {
 
 KVCacheSpec Spec() {
-  KVCacheSpec spec;
+  KVCacheSpec spec = SpecOf(DType::kF32, DType::kF32, 16, 16, 16, 4);
   spec.num_layers = 3;
-  spec.num_kv_heads = 2;
-  spec.qk_dim = 16;
-  spec.v_dim = 16;
-  spec.page_tokens = 16;
-  spec.max_tokens = 64;
   spec.max_sequences = 4;
   return spec;
 }

@@ -14,14 +14,9 @@ namespace headlane::internal {
 namespace {
 
 KVCacheSpec Spec() {
-  KVCacheSpec spec;
+  KVCacheSpec spec = SpecOf(DType::kF32, DType::kF32, 4, 16, 16, 64);
   spec.num_layers = 2;
   spec.num_kv_heads = 1;
-  spec.qk_dim = 4;
-  spec.v_dim = 16;
-  spec.page_tokens = 16;
-  spec.max_tokens = 1024;
-  spec.max_sequences = 8;
   return spec;
 }
 

@@ -188,6 +188,14 @@ TEST(KVSave, DimsThatFillTilesAndValuesInKeys) {
   }
 }
 
+TEST(KVSave, RotatedKeysAndValues) {
+  for (const DType dtype : kEveryDType) {
+    KVCacheSpec spec = HybridSpec(dtype, dtype, 32);
+    spec.rotate = true;
+    ExpectRoundTrip(spec);
+  }
+}
+
 // Some sequences of many, in any order, one of them twice, or none.
 TEST(KVSave, SomeSequences) {
   KVCache cache = MakeCache(HybridSpec(DType::kI8, DType::kF16, 16));
@@ -306,6 +314,7 @@ TEST(KVSave, AnotherSpecIsRefusedByFieldAndNumbers) {
       {"k_dtype", [](KVCacheSpec* s) { s->k_dtype = DType::kBF16; }, {"is 1", "has 2"}},
       {"v_dtype", [](KVCacheSpec* s) { s->v_dtype = DType::kI8; }, {"is 1", "has 3"}},
       {"page_tokens", [](KVCacheSpec* s) { s->page_tokens = 16; }, {"is 32", "has 16"}},
+      {"rotate", [](KVCacheSpec* s) { s->rotate = true; }, {"is 0", "has 1"}},
       {"groups.size()",
        [](KVCacheSpec* s) {
          s->groups.push_back({});

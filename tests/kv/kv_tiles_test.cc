@@ -18,14 +18,8 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 KVCacheSpec Spec() {
-  KVCacheSpec spec;
+  KVCacheSpec spec = SpecOf(DType::kF32, DType::kF32, 3, 18, 32, 3);
   spec.num_layers = 2;
-  spec.num_kv_heads = 2;
-  spec.qk_dim = 3;
-  spec.v_dim = 18;
-  spec.page_tokens = 32;
-  spec.max_tokens = 96;
-  spec.max_sequences = 2;
   return spec;
 }
 
