@@ -21,6 +21,7 @@ Result<DType> ParseType(std::string_view name) {
 
 std::vector<std::string> TypeNames() {
   std::vector<std::string> names;
+  names.reserve(kNumDTypes);
   for (int i = 0; i < kNumDTypes; ++i) names.emplace_back(DTypeName(static_cast<DType>(i)));
   return names;
 }
@@ -60,6 +61,7 @@ Status SetCacheOptions(const CacheOptions& options, SessionOptions& session) {
 Result<std::vector<CacheTypes>> ParseCacheTypes(const std::string& list) {
   std::vector<CacheTypes> types;
   if (list == "all") {
+    types.reserve(kNumDTypes + 1);
     for (int i = 0; i < kNumDTypes; ++i) types.push_back({static_cast<DType>(i), static_cast<DType>(i), false});
     types.push_back({DType::kI4, DType::kI4, true});
     return types;
