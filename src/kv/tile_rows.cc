@@ -79,7 +79,7 @@ void ReadElement(DType dtype, const std::byte* tile, int64_t index, DType out_dt
 }  // namespace
 
 bool TileFormat::Write(RowFeed& k, RowFeed& v, int64_t token, int64_t head, int64_t slot, int64_t count,
-                     std::byte* k_tile, std::byte* v_tile) const noexcept {
+                       std::byte* k_tile, std::byte* v_tile) const noexcept {
   k.ForEachPiece(token, head, count, [&](PackTileArgs pack, int64_t offset) {
     pack.slot_begin = slot + offset;
     pack.tile = k_tile;
@@ -99,7 +99,7 @@ bool TileFormat::Write(RowFeed& k, RowFeed& v, int64_t token, int64_t head, int6
 }
 
 void TileFormat::ReadKey(const std::byte* k_tile, int64_t slot, DType out_dtype, void* row,
-                       int64_t stride) const noexcept {
+                         int64_t stride) const noexcept {
   for (int64_t i = 0; i < qk_dim; ++i) {
     if (IsQuantized(k_dtype)) {
       static_cast<float*>(row)[i * stride] = KTileElement(k_dtype, k_tile, qk_dim, i, slot);
@@ -110,7 +110,7 @@ void TileFormat::ReadKey(const std::byte* k_tile, int64_t slot, DType out_dtype,
 }
 
 void TileFormat::ReadValue(const std::byte* v_tile, int64_t slot, DType out_dtype, void* row,
-                         int64_t stride) const noexcept {
+                           int64_t stride) const noexcept {
   for (int64_t i = 0; i < v_dim; ++i) {
     if (IsQuantized(v_dtype)) {
       static_cast<float*>(row)[i * stride] = VTileElement(v_dtype, v_tile, v_dim, i, slot);
