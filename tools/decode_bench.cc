@@ -2,8 +2,12 @@
 //
 // Axes and words are those of llama-bench where it has them: "pp512" is a prompt of 512 tokens, "tg32 @ d4096" is 32
 // tokens, one by one, behind 4096.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -13,6 +17,10 @@
 #include "tools/common/model_options.h"
 #include "tools/common/report.h"
 #include "tools/common/tool.h"
+
+#if HEADLANE_HAVE_LIMITS
+#include "bench/limits.h"
+#endif
 
 namespace headlane::tools {
 namespace {
@@ -30,6 +38,8 @@ struct Options {
   bool no_warmup = false;
   std::string fill = "random";
   int64_t chunk = SessionOptions().chunk;
+  bool no_limits = false;
+  bool markdown = false;
   bool json = false;
 };
 
@@ -54,6 +64,33 @@ struct Measurement {
   PhaseStats stats;                  // of all repetitions
   SessionMemory memory;              // with all of the test's tokens
 };
+
+// What the machine can do at most with so many threads; both 0 where it was not measured.
+struct Limits {
+  double gflops = 0;
+  double read_gbps = 0;
+
+  // Seconds that this takes at least, bytes and operations at the same time.
+  double Seconds(double bytes, double flops) const {
+    return std::max(Ratio(bytes, 1e9 * read_gbps), Ratio(flops, 1e9 * gflops));
+  }
+};
+
+#if HEADLANE_HAVE_LIMITS
+Limits MeasureLimits(int threads) {
+  const bench::MachineLimits limits = bench::MeasureLimits(threads);
+  return {limits.fma_gflops, limits.read_gbps};
+}
+#else
+Limits MeasureLimits(int) { return {}; }
+#endif
+
+// Bytes of this process that are in memory, mapped files included; 0 where the system does not say.
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  return file >> pages >> resident ? resident * static_cast<int64_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
 
 // Ids that stand for any text: time does not depend on them.
 std::vector<int32_t> SomeIds(int64_t count, int64_t vocab_size) {
@@ -109,6 +146,8 @@ Status RunOnce(const Test& test, Session& session, const std::vector<int32_t>& i
   out->stats.linear += stats.linear;
   out->stats.kv_bytes += stats.kv_bytes;
   out->stats.weight_bytes += stats.weight_bytes;
+  out->stats.attention_flops += stats.attention_flops;
+  out->stats.linear_flops += stats.linear_flops;
   return OkStatus();
 }
 
@@ -131,7 +170,15 @@ Result<Measurement> Measure(const Options& options, const Model& model, const Te
   return m;
 }
 
-Json MeasurementJson(const Measurement& m) {
+// Shares of their rooflines.
+double AttentionOfRoofline(const PhaseStats& s, const Limits& limits) {
+  return Ratio(limits.Seconds(s.kv_bytes, s.attention_flops), s.attention);
+}
+double LinearOfRoofline(const PhaseStats& s, const Limits& limits) {
+  return Ratio(limits.Seconds(s.weight_bytes, s.linear_flops), s.linear);
+}
+
+Json MeasurementJson(const Measurement& m, const Limits& limits) {
   Json json = {{"test", m.test.Name()},
                {"n_prompt", m.test.is_prompt ? m.test.tokens : 0},
                {"n_gen", m.test.is_prompt ? 0 : m.test.tokens},
@@ -149,13 +196,24 @@ Json MeasurementJson(const Measurement& m) {
     json["step_p99_ms"] = 1e3 * Quantile(m.step_seconds, 0.99);
   }
   json["phase"] = PhaseJson(m.stats);
+  json["attention_flops"] = m.stats.attention_flops;
+  json["linear_flops"] = m.stats.linear_flops;
+  if (limits.gflops > 0) {
+    json["attention_of_roofline"] = AttentionOfRoofline(m.stats, limits);
+    json["linear_of_roofline"] = LinearOfRoofline(m.stats, limits);
+  }
   json["kv_used_bytes"] = m.memory.cache_used_bytes;
   json["kv_kept_tokens"] = m.memory.kept_tokens;
   json["kv_waste_bytes"] = m.memory.waste_bytes();
   return json;
 }
 
-std::vector<std::string> TableRow(const Measurement& m) {
+constexpr const char* kHeading[] = {"test",        "threads", "tokens/s",  "+-",          "TTFT ms",
+                                    "p50 ms",      "p99 ms",  "attention", "of roofline", "linear",
+                                    "of roofline", "rest",    "KV GB/s",   "weights GB/s"};
+
+std::vector<std::string> TableRow(const Measurement& m, const Limits& limits) {
+  const auto roofline = [&](double share) { return limits.gflops > 0 ? Format("%.0f %%", 100 * share) : "-"; };
   const PhaseStats& s = m.stats;
   const double median = Median(m.rates);
   const double spread = 100 * Ratio(m.rates.back() - m.rates.front(), 2 * median);
@@ -168,10 +226,36 @@ std::vector<std::string> TableRow(const Measurement& m) {
           is_prompt ? "-" : Format("%.2f", 1e3 * Quantile(m.step_seconds, 0.5)),
           is_prompt ? "-" : Format("%.2f", 1e3 * Quantile(m.step_seconds, 0.99)),
           Format("%.1f %%", 100 * Ratio(s.attention, s.total)),
+          roofline(AttentionOfRoofline(s, limits)),
           Format("%.1f %%", 100 * Ratio(s.linear, s.total)),
+          roofline(LinearOfRoofline(s, limits)),
           Format("%.1f %%", 100 * Ratio(s.append + s.rest(), s.total)),
           Format("%.1f", 1e-9 * Ratio(s.kv_bytes, s.attention)),
           Format("%.1f", 1e-9 * Ratio(s.weight_bytes, s.linear))};
+}
+
+// "| a | b |" for a README: the first column to the left, the others to the right.
+void PrintMarkdown(const std::vector<std::vector<std::string>>& rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::printf("|");
+    for (const std::string& cell : rows[i]) std::printf(" %s |", cell.c_str());
+    std::printf("\n");
+    if (i > 0) continue;
+    for (size_t column = 0; column < rows[0].size(); ++column) std::printf(column == 0 ? "|---" : "|--:");
+    std::printf("|\n");
+  }
+}
+
+// What the process holds. `resident`: when a session was there and all tests had run.
+std::vector<std::vector<std::string>> MemoryRows(const Model& model, const SessionMemory& memory, int64_t resident) {
+  const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
+  std::vector<std::vector<std::string>> rows = {{"memory", "bytes"}};
+  if (model.info().file_bytes > 0) rows.push_back({"model file", text(model.info().file_bytes)});
+  rows.push_back({model.packed_weights().mapped ? "weights, mapped" : "weights", text(model.weight_bytes())});
+  rows.push_back({"KV cache", text(memory.cache_bytes)});
+  rows.push_back({"scratch", text(memory.scratch_bytes)});
+  if (resident > 0) rows.push_back({"resident", text(resident)});
+  return rows;
 }
 
 // Bytes of a token in every type, so that one run shows what another would take; then what this one took.
@@ -225,8 +309,10 @@ Status Run(const Options& options) {
              load_seconds, ActiveTarget().name, model.linear_implementation());
   if (!options.json) std::printf("%s\n", heading.c_str());
 
-  std::vector<std::vector<std::string>> rows = {{"test", "threads", "tokens/s", "+-", "TTFT ms", "p50 ms", "p99 ms",
-                                                 "attention", "linear", "rest", "KV GB/s", "weights GB/s"}};
+  std::vector<std::vector<std::string>> rows = {{std::begin(kHeading), std::end(kHeading)}};
+  Json limits_json = Json::MakeArray();
+  std::string limits_text;
+  int64_t resident = 0;
   Json results = Json::MakeArray();
   SessionMemory memory;
   SessionMemory last;
@@ -240,14 +326,24 @@ Status Run(const Options& options) {
     session_options.threads = threads;
     HEADLANE_ASSIGN_OR_RETURN(Session session, Session::Create(model, session_options));
     memory = session.memory();
+    Limits limits;
+    if (!options.no_limits) limits = MeasureLimits(session.num_workers());
+    if (limits.gflops > 0) {
+      limits_text += Format("%s%d threads %.1f GB/s, %.1f GFLOP/s", limits_text.empty() ? "" : "; ",
+                            session.num_workers(), limits.read_gbps, limits.gflops);
+      limits_json.Append({{"n_threads", session.num_workers()},
+                          {"read_gb_per_second", limits.read_gbps},
+                          {"fma_gflop_per_second", limits.gflops}});
+    }
     for (size_t i = 0; i < tests.size(); ++i) {
       ProgressLine progress(tests[i].Name(), "tests");
       progress.Callback()(static_cast<int64_t>(i), static_cast<int64_t>(tests.size()));
       HEADLANE_ASSIGN_OR_RETURN(const Measurement m, Measure(options, model, tests[i], session));
       last = m.memory;
-      rows.push_back(TableRow(m));
-      results.Append(MeasurementJson(m));
+      rows.push_back(TableRow(m, limits));
+      results.Append(MeasurementJson(m, limits));
     }
+    resident = ResidentBytes();
   }
   if (options.json) {
     PrintJson({{"model", ModelJson(model)},
@@ -258,11 +354,25 @@ Status Run(const Options& options) {
                {"kv_bytes_per_token", memory.kv_bytes_per_token},
                {"kv_cache_bytes", memory.cache_bytes},
                {"kv_cache", CacheJson(session_options, memory)},
+               {"scratch_bytes", memory.scratch_bytes},
+               {"resident_bytes", resident},
+               {"weights_mapped", model.packed_weights().mapped},
+               {"limits", limits_json},
                {"results", results}});
     return OkStatus();
   }
   HEADLANE_RETURN_IF_ERROR(PrintCache(model, session_options, memory, last));
-  PrintTable(stdout, rows, true);
+  if (!limits_text.empty()) std::printf("machine: read and FMA peak, measured now: %s\n\n", limits_text.c_str());
+  const auto memory_rows = MemoryRows(model, memory, resident);
+  if (options.markdown) {
+    PrintMarkdown(rows);
+    std::printf("\n");
+    PrintMarkdown(memory_rows);
+  } else {
+    PrintTable(stdout, rows, true);
+    std::printf("\n");
+    PrintTable(stdout, memory_rows, true);
+  }
   return OkStatus();
 }
 
@@ -272,7 +382,9 @@ int Main(int argc, char** argv) {
       "headlane-decode-bench",
       "Measures a model's speed at given depths of the KV cache: prompts (pp) and token-by-token decode (tg). Prints "
       "medians over the repetitions, half the range as spread, time to first token, median and 99th percentile of a "
-      "step, shares of time, and what is read per second by attention (KV) and by linear layers (weights).");
+      "step, shares of time of attention and linear layers and how near each is to its roofline (the longer of its "
+      "bytes at the machine's read bandwidth and its operations at the FMA peak), and what is read per second by "
+      "attention (KV) and by linear layers (weights).");
   AddModelOptions(arguments, options.model);
   arguments.Numbers("-p,--n-prompt", options.prompts, 0, kMaxTokens, "Lengths of prompts; 0: none");
   arguments.Numbers("-n,--n-gen", options.generations, 0, kMaxTokens,
@@ -287,9 +399,13 @@ int Main(int argc, char** argv) {
       "(computed)");
   AddCacheOptions(arguments, options.cache);
   arguments.Number("--chunk", options.chunk, 1, kMaxTokens, "Tokens of a prompt that go through the layers together");
-  arguments.Flag("--json", options.json, "One JSON object instead of the table");
+  arguments.Flag("--no-limits", options.no_limits,
+                 "Skip measuring read bandwidth and FMA peak, which takes a second per number of threads");
+  arguments.Flag("--markdown", options.markdown, "The tables as Markdown");
+  arguments.Flag("--json", options.json, "One JSON object instead of the tables");
   return RunTool(arguments, argc, argv,
                  "  headlane-decode-bench --model model.gguf --depth 0,512,4096 --threads 1,2\n"
+                 "  headlane-decode-bench --model model.gguf --depth 0,512,4096,8192 --kv-type bf16 --markdown\n"
                  "  headlane-decode-bench --synthetic llama-3.2-1b -p 0 -n 16 -d 4096 -r 3 --kv-type int8\n"
                  "  headlane-decode-bench --synthetic llama-3-8b:4 -p 128 -n 8 --json\n",
                  [&] { return Run(options); });

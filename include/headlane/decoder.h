@@ -169,6 +169,9 @@ struct PhaseStats {
   double linear = 0;        // the output head included
   double kv_bytes = 0;      // read by attention
   double weight_bytes = 0;  // read by linear layers, once per chunk or step
+  // Done by them: a multiply-add is 2; of attention those of keys that a row sees.
+  double attention_flops = 0;
+  double linear_flops = 0;
 
   double rest() const noexcept { return total - attention - append - linear; }
 };

@@ -104,6 +104,7 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
     HEADLANE_RETURN_IF_ERROR(linear(layer.down, s.ff.data(), s.x, c.width));     // x += [n][width]
   }
   stats.weight_bytes += static_cast<double>(model.weights.layer_bytes);
+  stats.linear_flops += 2.0 * static_cast<double>(n) * static_cast<double>(model.weights.layer_parameters);
   return OkStatus();
 }
 
@@ -199,7 +200,9 @@ Status LlamaForward(const LlamaModel& model, std::span<const SequenceTokens> bat
     abandon(batch.size());
     return status;
   }
-  stats.kv_bytes += plan.summary().kv_bytes * static_cast<double>(model.config.num_layers);
+  const PlanSummary summary = plan.summary();
+  stats.kv_bytes += summary.kv_bytes * static_cast<double>(model.config.num_layers);
+  stats.attention_flops += summary.flops * static_cast<double>(model.config.num_layers);
   // Cannot fail: exactly these tokens were reserved above.
   for (const SequenceTokens& tokens : batch) {
     HEADLANE_RETURN_IF_ERROR(cache.Commit(tokens.sequence, static_cast<int64_t>(tokens.ids.size())));
@@ -216,6 +219,7 @@ Status LlamaLogits(const LlamaModel& model, LlamaScratch& s, int64_t row, int64_
   HEADLANE_RETURN_IF_ERROR(model.weights.head->Run(s.h.data(), c.width, num_rows, logits, c.vocab_size, executor));
   timer.Lap(stats.linear);
   stats.weight_bytes += static_cast<double>(model.weights.head_bytes);
+  stats.linear_flops += 2.0 * static_cast<double>(num_rows) * static_cast<double>(model.weights.head_parameters);
   return OkStatus();
 }
 

@@ -114,8 +114,9 @@ Status Loading::Progress(int64_t done) {
 
 Status Loading::Finish() {
   for (const Task& task : tasks_) {
-    int64_t& bytes = task.to == &weights_.head ? weights_.head_bytes : weights_.layer_bytes;
-    bytes += static_cast<int64_t>((*task.to)->weight_bytes());
+    const bool is_head = task.to == &weights_.head;
+    (is_head ? weights_.head_bytes : weights_.layer_bytes) += static_cast<int64_t>((*task.to)->weight_bytes());
+    (is_head ? weights_.head_parameters : weights_.layer_parameters) += task.num_parameters;
   }
   return Progress(total_ - done_);
 }

@@ -34,6 +34,8 @@ struct LlamaWeights {
   std::optional<Linear> head;      // [vocab_size][width], never empty after loading
   int64_t layer_bytes = 0;         // Linear::weight_bytes of all layers together
   int64_t head_bytes = 0;
+  int64_t layer_parameters = 0;  // of the layers' matrices
+  int64_t head_parameters = 0;
   PackedWeights packed_weights;  // what became of options.packed_weights_path
 };
 

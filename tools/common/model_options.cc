@@ -51,7 +51,20 @@ void AddModelOptions(Arguments& arguments, ModelOptions& options) {
   arguments.Choice(
       "--linear", options.linear, {"tile", "onednn"},
       "Linear layers: tile (our own: the same bits for any threads and chunks) or onednn (oneDNN's: for comparison)");
+  arguments.Text("--packed-cache", options.packed,
+                 "File that keeps the weights as they are packed in memory, for a start without packing; made where it "
+                 "is missing or of another model file");
 }
+
+namespace {
+
+// Weights of a file stay as they are stored; others are made, or expanded, as f32.
+int64_t NeededMemory(const ModelOptions& options, const ModelInfo& info) {
+  const bool stored = options.synthetic.empty() && BackendByName(options.linear) == LinearBackend::kTile;
+  return stored ? info.file_bytes + info.file_bytes / 8 : info.num_parameters * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
 
 Result<Model> OpenModel(const ModelOptions& options) {
   const LinearBackend backend = BackendByName(options.linear);
@@ -62,11 +75,11 @@ Result<Model> OpenModel(const ModelOptions& options) {
 }
 
 Status LoadModel(const ModelOptions& options, int threads, Model& model) {
-  const int64_t needed = model.info().num_parameters * static_cast<int64_t>(sizeof(float));
+  const int64_t needed = NeededMemory(options, model.info());
   const int64_t available = AvailableMemory();
   if (available >= 0 && needed > available) {
     return MakeStatus(
-        StatusCode::kResourceExhausted, "%lld parameters take %.1f GB in f32, and the machine has %.1f GB left%s",
+        StatusCode::kResourceExhausted, "%lld parameters take %.1f GB, and the machine has %.1f GB left%s",
         static_cast<long long>(model.info().num_parameters), static_cast<double>(needed) * 1e-9,
         static_cast<double>(available) * 1e-9, options.synthetic.empty() ? "" : " (fewer layers: NAME:LAYERS)");
   }
@@ -75,7 +88,15 @@ Status LoadModel(const ModelOptions& options, int threads, Model& model) {
   load.linear = BackendByName(options.linear);
   load.threads = threads;
   load.progress = progress.Callback();
-  return model.LoadWeights(load);
+  load.packed_weights_path = options.packed;
+  HEADLANE_RETURN_IF_ERROR(model.LoadWeights(load));
+  const PackedWeights packed = model.packed_weights();
+  if (!options.packed.empty() && !packed.mapped) {
+    std::fprintf(
+        stderr, "%s: %s; weights were packed%s%s\n", options.packed.c_str(), packed.not_mapped.c_str(),
+        packed.written ? " and written there" : ", not written: ", packed.written ? "" : packed.not_written.c_str());
+  }
+  return OkStatus();
 }
 
 Json ModelJson(const Model& model) {

@@ -16,11 +16,12 @@ struct ModelOptions {
   std::string model;
   std::string synthetic;
   std::string linear = "tile";
+  std::string packed;  // "": none
 };
 
 inline constexpr int kMaxThreads = 1024;
 
-// --model, --synthetic (one of them is required), --linear.
+// --model, --synthetic (one of them is required), --linear, --packed-cache.
 void AddModelOptions(Arguments& arguments, ModelOptions& options);
 
 // The model without its weights. Errors: Model::Open's, Unsupported (the linear backend is not in this build).
