@@ -494,6 +494,9 @@ class PerplexityTest(CliTest):
         self.assertEqual([(t["k_type"], t["v_type"], t["rotated"]) for t in two],
                          [("f32", "f32", False), ("int8", "int4", False), ("int4", "int4", True)])
         self.assertEqual(two[1]["bytes_per_token"], 128)
+        more = self.ok_json(run(*arguments, "--json", "--kv-type", "int8/int4,all", stdin=self.TEXT))["kv_types"]
+        self.assertEqual([(t["k_type"], t["v_type"]) for t in more],
+                         [("f32", "f32"), ("int8", "int4")] + [(t["k_type"], t["v_type"]) for t in types[1:]])
         table = self.ok(run(*arguments, "--kv-type", "all", stdin=self.TEXT)).stdout.decode()
         for word in ("bf16", "int4 rotated", "change", "bytes per token", "perplexity"):
             self.assertIn(word, table)

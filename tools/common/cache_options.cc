@@ -60,16 +60,17 @@ Status SetCacheOptions(const CacheOptions& options, SessionOptions& session) {
 
 Result<std::vector<CacheTypes>> ParseCacheTypes(const std::string& list) {
   std::vector<CacheTypes> types;
-  if (list == "all") {
-    types.reserve(kNumDTypes + 1);
-    for (int i = 0; i < kNumDTypes; ++i) types.push_back({static_cast<DType>(i), static_cast<DType>(i), false});
-    types.push_back({DType::kI4, DType::kI4, true});
-    return types;
-  }
   for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
     constexpr std::string_view kRotated = "+rotate";
+    const size_t end = std::min(list.find(',', begin), list.size());
     std::string_view item = std::string_view(list).substr(begin, end - begin);
+    begin = end + 1;
+    if (item == "all") {
+      types.reserve(types.size() + kNumDTypes + 1);
+      for (int i = 0; i < kNumDTypes; ++i) types.push_back({static_cast<DType>(i), static_cast<DType>(i), false});
+      types.push_back({DType::kI4, DType::kI4, true});
+      continue;
+    }
     CacheTypes type;
     type.rotate = item.ends_with(kRotated);
     if (type.rotate) item.remove_suffix(kRotated.size());
@@ -80,7 +81,6 @@ Result<std::vector<CacheTypes>> ParseCacheTypes(const std::string& list) {
       HEADLANE_ASSIGN_OR_RETURN(type.v, ParseType(item.substr(slash + 1)));
     }
     types.push_back(type);
-    begin = end + 1;
   }
   return types;
 }

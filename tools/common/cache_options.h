@@ -42,8 +42,8 @@ void AddCacheOptions(Arguments& arguments, CacheOptions& options);
 // Puts them into a session's options. Errors: InvalidArgument (no such type: names it and what there is).
 Status SetCacheOptions(const CacheOptions& options, SessionOptions& session);
 
-// "all", or names with commas between, each "T", or "T/T" for keys and values apart, and with "+rotate" behind it if
-// they are stored rotated. Errors: InvalidArgument.
+// Names with commas between, each "T", or "T/T" for keys and values apart, and with "+rotate" behind it if they are
+// stored rotated; or "all": each type, and int4 rotated. Errors: InvalidArgument.
 Result<std::vector<CacheTypes>> ParseCacheTypes(const std::string& list);
 
 // Bytes that a token of the model takes in such a cache, all layers and heads. Errors: as KVCache::RequiredBytes.
