@@ -2,12 +2,14 @@
 // own.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "headlane/executor.h"
 #include "headlane/linear.h"
 #include "kv/allocation_hooks.h"
+#include "linear/stored_weights.h"
 
 namespace headlane {
 namespace {
@@ -32,6 +34,38 @@ TEST(TileLinear, RunAllocatesNothing) {
     const int64_t after = internal::NumAllocations();
     ASSERT_TRUE(status.ok());
     EXPECT_EQ(after, before) << rows;
+  }
+}
+
+// The same for stored weights, outputs that need sums of their own, and items.
+TEST(TileLinear, RunOfStoredWeightsAllocatesNothing) {
+  constexpr int64_t kOut = 300, kIn = 512, kMaxRows = 150;
+  OpenMPExecutor executor(3);
+  for (const LinearOutput output : {LinearOutput::kStore, LinearOutput::kAdd, LinearOutput::kSwiGlu}) {
+    const testing::StoredWeights first = testing::RandomWeights(WeightFormat::kQ4_1, kOut, kIn, 1);
+    const testing::StoredWeights second = testing::RandomWeights(WeightFormat::kQ6_K, kOut, kIn, 2);
+    const std::vector<float> bias(kOut, 0.5f);
+    LinearPart parts[2] = {first.Part(), second.Part()};
+    parts[1].bias = bias.data();
+    LinearSpec spec;
+    spec.in_features = kIn;
+    spec.parts = parts;
+    spec.output = output;
+    const Result<Linear> layer = Linear::Create(spec, executor);
+    ASSERT_TRUE(layer.ok()) << layer.status().c_str();
+    const int64_t y_stride = layer.value().out_features();
+    std::vector<float> x(kMaxRows * kIn, 1.0f), y(static_cast<size_t>(kMaxRows * y_stride)), row(kIn);
+    ASSERT_TRUE(layer.value().Run(x.data(), kIn, kMaxRows, y.data(), y_stride, executor).ok());
+    for (const int64_t rows : {int64_t{1}, int64_t{3}, int64_t{8}, int64_t{9}, kMaxRows}) {
+      const LinearOperands operands = {x.data(), kIn, rows, y.data(), y_stride};
+      std::atomic<int64_t> next = 0;
+      const int64_t before = internal::NumAllocations();
+      const bool ok = layer.value().Run(operands, executor).ok() && layer.value().RunWorker(operands, 2, next).ok() &&
+                      layer.value().ReadWeights(kOut, row.data()).ok();
+      const int64_t after = internal::NumAllocations();
+      ASSERT_TRUE(ok);
+      EXPECT_EQ(after, before) << rows;
+    }
   }
 }
 

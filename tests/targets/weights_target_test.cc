@@ -1,0 +1,93 @@
+// Golden hashes of linear layers, format by format and target by target: what every target with FMA must reproduce.
+#include <gtest/gtest.h>
+
+#include <cinttypes>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "headlane/executor.h"
+#include "headlane/linear.h"
+#include "linear/stored_weights.h"
+#include "support/bits.h"
+#include "support/random.h"
+#include "targets/under_test.h"
+
+namespace headlane::testing {
+namespace {
+
+struct GoldenWeights {
+  WeightFormat format;
+  uint64_t hash;
+};
+
+constexpr GoldenWeights kGolden[] = {
+    {WeightFormat::kF32, 0xF3ABAC6C28F6FB30},  {WeightFormat::kF16, 0x9CB074D5A82784DB},
+    {WeightFormat::kBF16, 0x8AA4F779CAAE80E7}, {WeightFormat::kQ8_0, 0xA2293D963941D30A},
+    {WeightFormat::kQ4_0, 0xC8C731DC96DD7DCF}, {WeightFormat::kQ4_1, 0x52B42EF465C4AB24},
+    {WeightFormat::kQ5_0, 0xE40BBD505786B065}, {WeightFormat::kQ5_1, 0x2D0BC475D5A8A875},
+    {WeightFormat::kQ4_K, 0x467B31F16442968C}, {WeightFormat::kQ5_K, 0x0BA53F3E9AD36263},
+    {WeightFormat::kQ6_K, 0x6578718971331B3E},
+};
+
+struct GoldenRun {
+  std::string target;
+  GoldenWeights golden;
+};
+
+std::vector<GoldenRun> GoldenRuns() {
+  std::vector<GoldenRun> runs;
+  for (const std::string& target : TargetsUnderTest()) {
+    for (const GoldenWeights& golden : kGolden) runs.push_back({target, golden});
+  }
+  return runs;
+}
+
+class GoldenWeightsTargetTest : public ::testing::TestWithParam<GoldenRun> {};
+
+// A last tile of one feature; every kernel of few rows, and panels.
+TEST_P(GoldenWeightsTargetTest, HasTheBits) {
+  constexpr int64_t kOut = 81, kIn = 512;
+  const GoldenRun& run = GetParam();
+  const OnTarget on(run.target);
+  const StoredWeights weights = RandomWeights(run.golden.format, kOut, kIn, 17);
+  const LinearPart part = weights.Part();
+  LinearSpec spec;
+  spec.in_features = kIn;
+  spec.parts = {&part, 1};
+  const Result<Linear> layer = Linear::Create(spec, SerialExecutor());
+  ASSERT_TRUE(layer.ok()) << layer.status().c_str();
+  const std::vector<float> dense = on.info().has_fma ? std::vector<float>() : Dequantised(weights);
+  std::vector<float> all;
+  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 13}) {
+    const std::vector<float> x = Random(static_cast<uint64_t>(rows)).Floats(static_cast<size_t>(rows * kIn));
+    std::vector<float> y(static_cast<size_t>(rows * kOut));
+    ASSERT_TRUE(layer.value().Run(x.data(), kIn, rows, y.data(), kOut, SerialExecutor()).ok());
+    all.insert(all.end(), y.begin(), y.end());
+    for (int64_t i = 0; !dense.empty() && i < rows * kOut; ++i) {
+      double exact = 0.0, size = 0.0;
+      for (int64_t k = 0; k < kIn; ++k) {
+        const double product = static_cast<double>(x[static_cast<size_t>(i / kOut * kIn + k)]) *
+                               dense[static_cast<size_t>(i % kOut * kIn + k)];
+        exact += product;
+        size += std::fabs(product);
+      }
+      ASSERT_NEAR(y[static_cast<size_t>(i)], exact, size * kIn * 0x1p-23);
+    }
+  }
+  if (!on.info().has_fma) return;
+  char line[80];
+  std::snprintf(line, sizeof(line), "{WeightFormat::k%s, 0x%016" PRIX64 "},", WeightFormatName(run.golden.format),
+                HashBits(all.data(), all.size()));
+  EXPECT_EQ(HashBits(all.data(), all.size()), run.golden.hash) << line;
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, GoldenWeightsTargetTest, ::testing::ValuesIn(GoldenRuns()),
+                         [](const ::testing::TestParamInfo<GoldenRun>& info) {
+                           return std::string(WeightFormatName(info.param.golden.format)) + "_on_" + info.param.target;
+                         });
+
+}  // namespace
+}  // namespace headlane::testing
