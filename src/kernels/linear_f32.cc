@@ -15,9 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
-void LinearF32Block(const LinearArgs& args) noexcept {
-  MultiplyTiles<F32Tile, Prefetch::kNone>(args, args.w, args.w_tile_stride);
-}
+void LinearF32Block(const LinearArgs& args) noexcept { MultiplyTiles<F32Tile>(args, args.w, args.w_tile_stride); }
 
 RegisterBlock BlockOfRows(int64_t rows) noexcept {
   const int64_t group = RowGroups(rows).size(0);

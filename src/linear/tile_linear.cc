@@ -43,13 +43,13 @@ constexpr int64_t kSubRows = 12;
 constexpr int64_t kPanelTiles = 2;
 constexpr int64_t kMaxKc = 768;  // a multiple of every format's block
 // Tiles that kernels of few rows take at once, at most.
-constexpr int64_t kGroupTiles = 4;
+constexpr int64_t kGroupTiles = 2;
 // Floats of sums that few rows keep where these do not go to y straight away.
 constexpr int64_t kFewSums = 4096;
 
 // With few rows a worker should find at least so many bytes of weights in an item: taking one costs a trip to the
 // shared counter.
-constexpr int64_t kMinItemBytes = 256 << 10;
+constexpr int64_t kMinItemBytes = 64 << 10;
 // And so many items per worker, where there is enough work, so that a late worker leaves its share to the others.
 constexpr int64_t kItemsPerWorker = 4;
 
