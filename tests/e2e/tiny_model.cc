@@ -57,7 +57,7 @@ void TinyModel::MakeWeights(uint64_t seed) {
   Random random(seed);
   vocab_size = kTinyVocabulary;
   const auto add = [&](const std::string& name, int64_t rows, int64_t row_len, float size, float offset = 0) {
-    Tensor tensor{rows, row_len, random.Floats(static_cast<size_t>(rows * row_len), size)};
+    Tensor tensor{rows, row_len, random.Floats(static_cast<size_t>(rows * row_len), size), 0, {}};
     for (float& value : tensor.values) value += offset;
     tensors[name] = std::move(tensor);
   };
@@ -124,7 +124,11 @@ GgufWriter TinyModel::Writer() const {
   for (const auto& [name, tensor] : tensors) {
     std::vector<uint64_t> dims = {static_cast<uint64_t>(tensor.row_len)};
     if (tensor.rows > 1) dims.push_back(static_cast<uint64_t>(tensor.rows));
-    writer.AddTensorF32(name, dims, tensor.values);
+    if (tensor.bytes.empty()) {
+      writer.AddTensorF32(name, dims, tensor.values);
+    } else {
+      writer.AddTensor(name, tensor.type, dims, tensor.bytes);
+    }
   }
   if (!rope_divisors.empty()) writer.AddTensorF32("rope_freqs.weight", {rope_divisors.size()}, rope_divisors);
   return writer;
