@@ -56,6 +56,23 @@ class ModelTest(unittest.TestCase):
         self.assertEqual(data["prompt_ids"], case["prompt_ids"])
         self.assertEqual(data["generated_ids"], case["generated_ids"][:2])
 
+    def test_packed_weights(self):
+        arguments = ("headlane-generate", "--prompt", "Why is the sky blue?", "--max-tokens", "4")
+        expected = run(*arguments)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "weights.packed"
+            mapped = []
+            for damage in (False, False, True, False):
+                if damage:
+                    path.write_bytes(path.read_bytes()[:-5000])
+                data = run(*arguments, "--packed-cache", str(path))
+                self.assertEqual(data["generated_ids"], expected["generated_ids"])
+                self.assertEqual(data["last_logits"], expected["last_logits"])
+                bench = run("headlane-decode-bench", "--packed-cache", str(path), "-p", "0", "-n", "1", "-d", "0", "-r", "1", "--no-limits")
+                mapped.append(bench["weights_mapped"])
+            self.assertEqual(mapped, [True] * 4)
+            self.assertEqual([entry.name for entry in pathlib.Path(folder).iterdir()], ["weights.packed"])
+
     def test_perplexity(self):
         data = run("headlane-perplexity", "--text-file", str(DATA / "reference_text.txt"))
         expected = self.reference["perplexity"]
