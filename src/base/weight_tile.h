@@ -81,7 +81,7 @@ constexpr WeightTileInfo WeightTileOf(WeightFormat format) {
     case WeightFormat::kBF16:
       break;
   }
-  return {};
+  return {32, 0, false, 1, 1, 0, 0, 0, 0, 0};  // numbers, which have no blocks
 }
 
 // Tiles begin at multiples of this.

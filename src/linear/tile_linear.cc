@@ -230,7 +230,7 @@ Status TileLinear::Pack(const LinearSpec& spec, Executor& executor) noexcept {
       const Status status = PackTiles(spec.parts[static_cast<size_t>(i)], part, begin, end, error, first_tile);
       if (!status.ok()) error.Report(first_tile + begin, status);
     });
-    HEADLANE_RETURN_IF_ERROR(error.status());
+    if (const Status& status = error.status(); !status.ok()) return status;
     first_tile += part.num_tiles;
   }
   return OkStatus();
