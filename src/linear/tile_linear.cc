@@ -38,7 +38,9 @@ namespace {
 
 constexpr int64_t kTileFeatures = kTileKeys;
 
-constexpr int64_t kItemRows = 128;
+constexpr int64_t kRowStep = 6;  // rows of an item are a multiple: micro-kernels are full
+constexpr int64_t kItemRows = 132;
+static_assert(kItemRows % kRowStep == 0);
 constexpr int64_t kSubRows = 12;
 constexpr int64_t kPanelTiles = 2;
 constexpr int64_t kMaxKc = 768;  // a multiple of every format's block
@@ -250,7 +252,7 @@ Partition TileLinear::Cut(int64_t rows, int64_t num_workers) const {
     cut.units_per_block = CeilDiv(num_groups, std::min(wanted, num_groups)) * kGroupTiles;
   } else {
     cut.num_row_blocks = CeilDiv(rows, kItemRows);
-    cut.rows_per_block = RoundUp(CeilDiv(rows, cut.num_row_blocks), 6);
+    cut.rows_per_block = RoundUp(CeilDiv(rows, cut.num_row_blocks), kRowStep);  // at most kItemRows
     cut.num_row_blocks = CeilDiv(rows, cut.rows_per_block);
     cut.units_per_block = is_pairs() ? kPanelTiles / 2 : kPanelTiles;
   }

@@ -25,7 +25,7 @@ using testing::SameBits;
 using testing::StoredWeights;
 
 constexpr int64_t kIn = 512;
-constexpr int64_t kRowCounts[] = {1, 2, 5, 8, 9, 40, 200};
+constexpr int64_t kRowCounts[] = {1, 2, 5, 8, 9, 40, 128, 200, 256};
 
 Result<Linear> Create(const std::vector<LinearPart>& parts, LinearOutput output = LinearOutput::kStore,
                       LinearBackend backend = LinearBackend::kTile) {
