@@ -144,6 +144,7 @@ Status Loading::Map(const ModelStamp& stamp, Executor& executor) {
 
 Status Loading::Write(const ModelStamp& stamp, Executor& executor) const {
   std::vector<std::span<const std::byte>> data;
+  data.reserve(tasks_.size());
   for (const Task& task : tasks_) data.push_back((*task.to)->packed());
   return WritePackedFile(options_.packed_weights_path, stamp, entries_, data, executor);
 }

@@ -177,6 +177,33 @@ TEST(StoredWeightsMemory, TakesWhatTheFileTakes) {
   }
 }
 
+// What is counted as done, and what of the weights as read: for rooflines.
+TEST(StoredWeightsMemory, OperationsAndBytesOfAPass) {
+  const TinyModel tiny = StoredModel(TensorType::kQ4_K, 1);
+  const TemporaryFile file(tiny.Build());
+  const Model model = Load(file.path(), LoadOptions());
+  double layers = 0;
+  for (const auto& [name, tensor] : tiny.tensors) {
+    if (tensor.rows > 1 && name.starts_with("blk.")) layers += static_cast<double>(tensor.rows * tensor.row_len);
+  }
+  const double head = static_cast<double>(tiny.vocab_size * tiny.width);
+  SessionOptions options;
+  options.chunk = 4;
+  Result<Session> session = Session::Create(model, options);
+  ASSERT_TRUE(session.ok());
+  ASSERT_TRUE(session->Prefill(SomeIds(10)).ok());
+  EXPECT_EQ(session->prompt_stats().linear_flops, 2 * (10 * layers + head));
+  // Three chunks, and the head once.
+  EXPECT_GT(session->prompt_stats().weight_bytes, 2.0 * static_cast<double>(model.weight_bytes()));
+  EXPECT_LT(session->prompt_stats().weight_bytes, 3.0 * static_cast<double>(model.weight_bytes()));
+  // 1 + 2 + ... + 10 keys for each head and layer.
+  const double pairs = 55.0 * static_cast<double>(tiny.num_q_heads * tiny.num_layers);
+  EXPECT_EQ(session->prompt_stats().attention_flops, 2 * pairs * static_cast<double>(tiny.qk_dim + tiny.v_dim));
+  ASSERT_TRUE(session->Step(1).ok());
+  EXPECT_EQ(session->step_stats().linear_flops, 2 * (layers + head));
+  EXPECT_EQ(session->step_stats().weight_bytes, static_cast<double>(model.weight_bytes()));
+}
+
 TEST(StoredWeightsTypes, AnUnsupportedOneIsRefusedByNameAndType) {
   TinyModel tiny = StoredModel(TensorType::kQ4_0, 1);
   TinyModel::Tensor& tensor = tiny.tensors.at("blk.1.ffn_up.weight");
