@@ -51,7 +51,7 @@ struct TinyModel {
     std::vector<float> values;
     // What the file has in place of `values` as f32: a type by its number there, and bytes.
     uint32_t type = 0;
-    std::vector<uint8_t> bytes;
+    std::vector<uint8_t> bytes = {};
   };
   std::map<std::string, Tensor> tensors;
   int64_t vocab_size = 0;
