@@ -112,7 +112,7 @@ class OneDnnLinear final : public LinearImpl {
                                         const memory::desc& weights) const {
     return {engine_, Rows(rows, in_features(), x_stride), weights, Rows(rows, out_features(), y_stride)};
   }
-  Status ReadWeights(const WeightRows& rows, Executor& executor, AlignedBuffer* dense) const noexcept;
+  Status ReadAllWeights(const WeightRows& rows, Executor& executor, AlignedBuffer* dense) const noexcept;
   Status ChooseLayout(AlignedBuffer dense);
   Status FindPrimitive(int64_t rows, int64_t x_stride, int64_t y_stride, dnnl::matmul* matmul) const;
 
@@ -128,7 +128,7 @@ class OneDnnLinear final : public LinearImpl {
   mutable std::vector<Primitive> primitives_;  // most recently used last
 };
 
-Status OneDnnLinear::ReadWeights(const WeightRows& rows, Executor& executor, AlignedBuffer* dense) const noexcept {
+Status OneDnnLinear::ReadAllWeights(const WeightRows& rows, Executor& executor, AlignedBuffer* dense) const noexcept {
   int64_t bytes = 0;
   if (!CheckedProduct({out_features(), in_features(), int64_t{sizeof(float)}}, &bytes)) {
     return MakeStatus(StatusCode::kResourceExhausted, "linear: weights of [%lld, %lld] exceed memory",
@@ -179,7 +179,7 @@ Status OneDnnLinear::ChooseLayout(AlignedBuffer dense) {
 
 Status OneDnnLinear::Pack(const WeightRows& rows, Executor& executor) noexcept {
   AlignedBuffer dense;
-  HEADLANE_RETURN_IF_ERROR(ReadWeights(rows, executor, &dense));
+  HEADLANE_RETURN_IF_ERROR(ReadAllWeights(rows, executor, &dense));
   return GuardedWithThreads(executor, [&] { return ChooseLayout(std::move(dense)); });
 }
 
