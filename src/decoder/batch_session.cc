@@ -164,8 +164,10 @@ Status BatchSessionImpl::PrefillTree(Prompts prompts, const ProgressCallback& pr
   // common.
   std::vector<size_t> order(prompts.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::lexicographical_compare(prompts[a].begin(), prompts[a].end(), prompts[b].begin(), prompts[b].end());
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const auto compared = std::lexicographical_compare_three_way(prompts[a].begin(), prompts[a].end(),
+                                                                 prompts[b].begin(), prompts[b].end());
+    return compared != 0 ? compared < 0 : a < b;
   });
   const int64_t total = TokensOfTree(prompts, order);
 
