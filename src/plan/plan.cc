@@ -134,7 +134,7 @@ Status PlanImpl::Update(const KeyStore& store, std::span<const SequenceSpec> seq
 Status PlanImpl::CheckBatch(const KeyStore& store, std::span<const SequenceSpec> sequences,
                             BatchExtent* extent) noexcept {
   HEADLANE_RETURN_IF_ERROR(CheckSequences(problem_, sequences, scratch_, extent));
-  if (problem_.keys_in == KeysIn::kTensors) return OkStatus();
+  if (problem_.keys_in == KeysIn::kTensors || (store.cache == nullptr && store.pages == nullptr)) return OkStatus();
   for (size_t i = 0; i < sequences.size(); ++i) {
     const SequenceSpec& sequence = sequences[i];
     Status status = store.cache != nullptr ? store.cache->impl().CheckReadable(sequence.cache_id, sequence.kv_len)
