@@ -28,11 +28,14 @@ enum class LinearBackend : int32_t {
   kTile = 0,
   // oneDNN's matmul on f32 weights: no promise of bits. Unsupported in a build without oneDNN.
   kOneDnn,
+  // The same, with weights and inputs rounded to bf16 and sums in f32. Unsupported where the processor has no
+  // instructions for that (AVX512_BF16, AMX).
+  kOneDnnBf16,
 };
 
-// "tile", "onednn".
+// "tile", "onednn", "onednn-bf16".
 const char* LinearBackendName(LinearBackend backend) noexcept;
-// False for kOneDnn in a build without oneDNN.
+// False for oneDNN's in a build without oneDNN.
 bool HasLinearBackend(LinearBackend backend) noexcept;
 
 // Hands out the rows of a weight matrix while a layer packs them: writes in_features floats of output feature `row` to
@@ -82,6 +85,8 @@ struct LinearOperands {
   int64_t rows = 0;
   float* y = nullptr;
   int64_t y_stride = 0;
+  // Linear::ScratchBytes(rows) at a 64-byte aligned address, or nothing: the run then allocates what it needs.
+  std::span<std::byte> scratch = {};
 };
 
 namespace internal {
@@ -104,6 +109,10 @@ class Linear {
   // or alignment), as Create. What the bytes hold is not checked: any bytes are weights.
   static Result<Linear> CreateFromPacked(const LinearSpec& spec, std::span<const std::byte> packed) noexcept;
 
+  // The same as Create, with weights that `tiles`, a layer of kTile with the same parts, has already: spec.parts' rows
+  // are not looked at. For a layer that runs on two backends. Errors: as Create, InvalidArgument (other sizes).
+  static Result<Linear> CreateFromTiles(const LinearSpec& spec, const Linear& tiles, Executor& executor) noexcept;
+
   // What packed() of such a layer will have; checks the spec as Create does, but for the rows.
   static Result<int64_t> PackedBytes(const LinearSpec& spec) noexcept;
   // Names the layout: version, formats and sizes. Packed bytes are good for a spec with the same number only.
@@ -113,9 +122,10 @@ class Linear {
   Linear& operator=(Linear&&) noexcept;
   ~Linear();
 
-  // Errors: InvalidArgument (null data, strides shorter than a row, negative rows), Internal (oneDNN failed),
-  // Unsupported (oneDNN in a child after fork(), in a build without OpenMP). Allocation: none with kTile, which takes
-  // up to 128 KiB of each worker's stack. Threads: the executor's; the same layer may run at the same time on kTile.
+  // Errors: InvalidArgument (null data, strides shorter than a row, negative rows, scratch too small or not aligned),
+  // Internal (oneDNN failed), Unsupported (oneDNN in a child after fork(), in a build without OpenMP). Allocation: none
+  // with kTile, which takes up to 128 KiB of each worker's stack. Threads: the executor's; the same layer may run at
+  // the same time on kTile.
   Status Run(const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
              Executor& executor) const noexcept;
   Status Run(const LinearOperands& operands, Executor& executor) const noexcept;
@@ -124,7 +134,7 @@ class Linear {
   // may be done by any threads in any order, each once, and are done when all calls have returned (the caller's
   // barrier). num_workers is how finely the run is cut; the bits do not depend on it. RunWorker takes items from
   // `next`, which must be 0 before the first worker, until none is left. Both run in the default floating-point
-  // environment. Errors: as Run; Unsupported (kOneDnn), OutOfRange (items that do not exist).
+  // environment. Errors: as Run; Unsupported (oneDNN's), OutOfRange (items that do not exist).
   int64_t NumItems(int64_t rows, int num_workers) const noexcept;
   Status RunItems(const LinearOperands& operands, int num_workers, int64_t begin, int64_t end) const noexcept;
   Status RunWorker(const LinearOperands& operands, int num_workers, std::atomic<int64_t>& next) const noexcept;
@@ -133,13 +143,16 @@ class Linear {
   // output layer too. kTile only. Errors: OutOfRange, Unsupported. Allocation: none. Threads: any.
   Status ReadWeights(int64_t feature, float* out) const noexcept;
 
+  // What LinearOperands::scratch must have for so many rows; 0: nothing (kTile). Saturates at INT64_MAX.
+  int64_t ScratchBytes(int64_t rows) const noexcept;
+
   int64_t in_features() const noexcept;
   // Of y: of one part for kSwiGlu, else of all.
   int64_t out_features() const noexcept;
   LinearBackend backend() const noexcept;
   // Bytes of weights that one run reads from memory.
   size_t weight_bytes() const noexcept;
-  // The weights, as they may be stored; empty for kOneDnn. Valid as long as the layer (and where it is moved to).
+  // The weights, as they may be stored; empty for oneDNN's. Valid as long as the layer (and where it is moved to).
   std::span<const std::byte> packed() const noexcept;
   // The implementation in a few words, for tables: "tile AVX2", "onednn brgemm:avx2", ...
   const char* implementation() const noexcept;

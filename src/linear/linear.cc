@@ -41,7 +41,17 @@ Status CheckOperands(const internal::LinearImpl* impl, const LinearOperands& ope
   }
   if (operands.rows == 0) return OkStatus();
   HEADLANE_RETURN_IF_ERROR(CheckRows("x", operands.x, operands.rows, operands.x_stride, impl->in_features()));
-  return CheckRows("y", operands.y, operands.rows, operands.y_stride, impl->out_features());
+  HEADLANE_RETURN_IF_ERROR(CheckRows("y", operands.y, operands.rows, operands.y_stride, impl->out_features()));
+  if (operands.scratch.empty()) return OkStatus();
+  const int64_t needed = impl->ScratchBytes(operands.rows);
+  if (operands.scratch.size() < static_cast<uint64_t>(needed) ||
+      reinterpret_cast<uintptr_t>(operands.scratch.data()) % 64 != 0) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "linear: scratch of %zu bytes at %p; %" PRId64 " rows need %" PRId64 " at a multiple of 64",
+                      operands.scratch.size(), static_cast<const void*>(operands.scratch.data()), operands.rows,
+                      needed);
+  }
+  return OkStatus();
 }
 
 Status CheckItems(const internal::LinearImpl& impl) {
@@ -50,10 +60,35 @@ Status CheckItems(const internal::LinearImpl& impl) {
                     LinearBackendName(impl.backend()));
 }
 
-bool IsBackend(LinearBackend backend) { return backend == LinearBackend::kTile || backend == LinearBackend::kOneDnn; }
+bool IsBackend(LinearBackend backend) {
+  return backend == LinearBackend::kTile || backend == LinearBackend::kOneDnn || backend == LinearBackend::kOneDnnBf16;
+}
 
 Status NoSuchBackend(LinearBackend backend) {
-  return MakeStatus(StatusCode::kInvalidArgument, "linear: backend %d is none of 0 .. 1", static_cast<int>(backend));
+  return MakeStatus(StatusCode::kInvalidArgument, "linear: backend %d is none of 0 .. 2", static_cast<int>(backend));
+}
+
+// A layer of oneDNN's, of a checked spec and the rows of all parts one behind the other.
+Status CreateOther([[maybe_unused]] const LinearSpec& spec, [[maybe_unused]] const internal::WeightLayout& layout,
+                   [[maybe_unused]] const WeightRows& rows, [[maybe_unused]] Executor& executor,
+                   [[maybe_unused]] std::unique_ptr<internal::LinearImpl>* impl) {
+#if HEADLANE_WITH_ONEDNN
+  HEADLANE_RETURN_IF_ERROR(internal::CreateOneDnnLinear(spec, layout, rows, executor, impl));
+  if (spec.output == LinearOutput::kSwiGlu) return internal::AddSwiGlu(impl);
+  return OkStatus();
+#else
+  return MakeStatus(StatusCode::kUnsupported, "linear: backend '%s' is not in this build; 'tile' is",
+                    LinearBackendName(spec.backend));
+#endif
+}
+
+// Tiles know what the weights are.
+WeightRows RowsOfTiles(const internal::LinearImpl& tiles) {
+  return {&tiles, [](const void* context, int64_t row, float* out) noexcept {
+            internal::InDefaultFpEnvironment(
+                [&] { static_cast<const internal::LinearImpl*>(context)->ReadWeights(row, out); });
+            return OkStatus();
+          }};
 }
 
 }  // namespace
@@ -64,6 +99,8 @@ const char* LinearBackendName(LinearBackend backend) noexcept {
       return "tile";
     case LinearBackend::kOneDnn:
       return "onednn";
+    case LinearBackend::kOneDnnBf16:
+      return "onednn-bf16";
   }
   return "?";
 }
@@ -73,6 +110,7 @@ bool HasLinearBackend(LinearBackend backend) noexcept {
     case LinearBackend::kTile:
       return true;
     case LinearBackend::kOneDnn:
+    case LinearBackend::kOneDnnBf16:
       return HEADLANE_WITH_ONEDNN != 0;
   }
   return false;
@@ -92,20 +130,31 @@ Result<Linear> Linear::Create(const LinearSpec& spec, Executor& executor) noexce
     HEADLANE_RETURN_IF_ERROR(internal::CreateTileLinear(spec, layout, executor, &impl));
     return Linear(std::move(impl));
   }
-#if HEADLANE_WITH_ONEDNN
-  // From tiles, which know what the weights are.
+  if (!HasLinearBackend(spec.backend)) return CreateOther(spec, layout, {}, executor, &impl);
   std::unique_ptr<internal::LinearImpl> tiles;
   HEADLANE_RETURN_IF_ERROR(internal::CreateTileLinear(spec, layout, executor, &tiles));
-  const WeightRows rows = {tiles.get(), [](const void* context, int64_t row, float* out) noexcept {
-                             static_cast<const internal::LinearImpl*>(context)->ReadWeights(row, out);
-                             return OkStatus();
-                           }};
-  HEADLANE_RETURN_IF_ERROR(internal::CreateOneDnnLinear(layout.weight_rows, spec.in_features, rows, executor, &impl));
-  HEADLANE_RETURN_IF_ERROR(internal::AddOutput(spec, layout, &impl));
+  HEADLANE_RETURN_IF_ERROR(CreateOther(spec, layout, RowsOfTiles(*tiles), executor, &impl));
   return Linear(std::move(impl));
-#else
-  return MakeStatus(StatusCode::kUnsupported, "linear: backend 'onednn' is not in this build; 'tile' is");
-#endif
+}
+
+Result<Linear> Linear::CreateFromTiles(const LinearSpec& spec, const Linear& tiles, Executor& executor) noexcept {
+  if (!IsBackend(spec.backend)) return NoSuchBackend(spec.backend);
+  internal::WeightLayout layout;
+  HEADLANE_RETURN_IF_ERROR(internal::CheckLinearSpec(spec, /*with_rows=*/false, &layout));
+  if (spec.backend == LinearBackend::kTile || tiles.impl_ == nullptr || tiles.backend() != LinearBackend::kTile) {
+    return MakeStatus(StatusCode::kInvalidArgument, "linear: from tiles to another backend, not from '%s' to '%s'",
+                      tiles.impl_ == nullptr ? "nothing" : LinearBackendName(tiles.backend()),
+                      LinearBackendName(spec.backend));
+  }
+  if (tiles.in_features() != spec.in_features || tiles.impl_->num_weight_rows() != layout.weight_rows) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "linear: the tiles have weights of [%" PRId64 ", %" PRId64 "], and the layer [%" PRId64
+                      ", %" PRId64 "]",
+                      tiles.impl_->num_weight_rows(), tiles.in_features(), layout.weight_rows, spec.in_features);
+  }
+  std::unique_ptr<internal::LinearImpl> impl;
+  HEADLANE_RETURN_IF_ERROR(CreateOther(spec, layout, RowsOfTiles(*tiles.impl_), executor, &impl));
+  return Linear(std::move(impl));
 }
 
 Result<Linear> Linear::Create(LinearBackend backend, int64_t out_features, int64_t in_features, const WeightRows& rows,
@@ -124,15 +173,13 @@ Result<Linear> Linear::Create(LinearBackend backend, int64_t out_features, int64
   spec.backend = backend;
   spec.in_features = in_features;
   spec.parts = {&part, 1};
-#if HEADLANE_WITH_ONEDNN
-  if (backend == LinearBackend::kOneDnn) {
+  if (backend != LinearBackend::kTile && HasLinearBackend(backend)) {
     internal::WeightLayout layout;
     HEADLANE_RETURN_IF_ERROR(internal::CheckLinearSpec(spec, /*with_rows=*/true, &layout));
     std::unique_ptr<internal::LinearImpl> impl;
-    HEADLANE_RETURN_IF_ERROR(internal::CreateOneDnnLinear(out_features, in_features, rows, executor, &impl));
+    HEADLANE_RETURN_IF_ERROR(CreateOther(spec, layout, rows, executor, &impl));
     return Linear(std::move(impl));
   }
-#endif
   return Create(spec, executor);
 }
 
@@ -216,6 +263,10 @@ Status Linear::ReadWeights(int64_t feature, float* out) const noexcept {
   }
   internal::InDefaultFpEnvironment([&] { impl_->ReadWeights(feature, out); });
   return OkStatus();
+}
+
+int64_t Linear::ScratchBytes(int64_t rows) const noexcept {
+  return impl_ == nullptr || rows <= 0 ? 0 : impl_->ScratchBytes(rows);
 }
 
 int64_t Linear::in_features() const noexcept { return impl_ == nullptr ? 0 : impl_->in_features(); }

@@ -31,6 +31,8 @@ class LinearImpl {
   virtual bool ReadWeights(int64_t /*feature*/, float* /*out*/) const noexcept { return false; }
   virtual int64_t num_weight_rows() const noexcept { return 0; }
   virtual std::span<const std::byte> packed() const noexcept { return {}; }
+  // As in Linear, rows > 0.
+  virtual int64_t ScratchBytes(int64_t /*rows*/) const noexcept { return 0; }
   virtual size_t weight_bytes() const noexcept = 0;
   virtual const char* implementation() const noexcept = 0;
 

@@ -241,9 +241,11 @@ TEST(Linear, Properties) {
   EXPECT_EQ(std::string(layer.implementation()), std::string("tile ") + ActiveTarget().name);
   EXPECT_STREQ(LinearBackendName(LinearBackend::kTile), "tile");
   EXPECT_STREQ(LinearBackendName(LinearBackend::kOneDnn), "onednn");
+  EXPECT_STREQ(LinearBackendName(LinearBackend::kOneDnnBf16), "onednn-bf16");
   EXPECT_STREQ(LinearBackendName(static_cast<LinearBackend>(9)), "?");
   EXPECT_TRUE(HasLinearBackend(LinearBackend::kTile));
   EXPECT_EQ(HasLinearBackend(LinearBackend::kOneDnn), HEADLANE_WITH_ONEDNN != 0);
+  EXPECT_EQ(HasLinearBackend(LinearBackend::kOneDnnBf16), HEADLANE_WITH_ONEDNN != 0);
   EXPECT_FALSE(HasLinearBackend(static_cast<LinearBackend>(9)));
 
   const Linear taken = std::move(layer);
@@ -276,6 +278,8 @@ TEST(Linear, ErrorsOfCreate) {
 #if !HEADLANE_WITH_ONEDNN
   ExpectError(create(LinearBackend::kOneDnn, 17, 5, rows.rows()), StatusCode::kUnsupported,
               "'onednn' is not in this build");
+  ExpectError(create(LinearBackend::kOneDnnBf16, 17, 5, rows.rows()), StatusCode::kUnsupported,
+              "'onednn-bf16' is not in this build");
 #endif
 }
 

@@ -13,6 +13,7 @@
 
 #include "headlane/executor.h"
 #include "headlane/linear.h"
+#include "linear/onednn_linear.h"
 #include "support/guarded_buffer.h"
 #include "support/random.h"
 
@@ -121,6 +122,120 @@ TEST(OneDnnLinear, FromSeveralThreadsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::vector<float>& y : results) ExpectClose(matrix, x.data(), kIn, kRows, y.data(), kOut, kOut);
+}
+
+// Two parts of f32 weights with a bias each.
+struct TwoParts {
+  TwoParts(int64_t out, int64_t in)
+      : in_features(in),
+        matrices{RandomMatrix(out, in), RandomMatrix(out, in + 1)},
+        biases{Random(21).Floats(static_cast<size_t>(out)), Random(22).Floats(static_cast<size_t>(out))} {
+    matrices[1].in_features = in;  // of longer rows, cut off
+    for (size_t i = 0; i < 2; ++i) {
+      parts[i].out_features = out;
+      parts[i].rows.data = matrices[i].weights.data();
+      parts[i].rows.data_bytes = out * in * int64_t{sizeof(float)};
+      parts[i].bias = biases[i].data();
+    }
+  }
+  LinearSpec Spec(LinearBackend backend, LinearOutput output) const { return {backend, in_features, parts, output}; }
+
+  int64_t in_features;
+  Matrix matrices[2];
+  std::vector<float> biases[2];
+  LinearPart parts[2];
+};
+
+TEST(OneDnnLinear, FromTilesWithEveryOutputAndScratchOfTheCallers) {
+  constexpr int64_t kOut = 40, kIn = 70, kRows = 21;
+  const TwoParts two(kOut, kIn);
+  OpenMPExecutor executor(2);
+  const std::vector<float> x = Random(9).Floats(kRows * kIn);
+  for (const LinearOutput output : {LinearOutput::kStore, LinearOutput::kAdd, LinearOutput::kSwiGlu}) {
+    const Result<Linear> tiles = Linear::Create(two.Spec(LinearBackend::kTile, output), executor);
+    ASSERT_TRUE(tiles.ok()) << tiles.status().c_str();
+    const Result<Linear> layer = Linear::CreateFromTiles(two.Spec(LinearBackend::kOneDnn, output), *tiles, executor);
+    ASSERT_TRUE(layer.ok()) << layer.status().c_str();
+    EXPECT_GE(layer->weight_bytes(), size_t{2 * kOut * kIn * 4});
+    const int64_t width = layer->out_features();
+    ASSERT_EQ(width, tiles->out_features());
+    EXPECT_EQ(tiles->ScratchBytes(kRows), 0);
+    EXPECT_EQ(layer->ScratchBytes(0), 0);
+    const int64_t scratch_bytes = layer->ScratchBytes(kRows);
+    EXPECT_EQ(scratch_bytes, output == LinearOutput::kSwiGlu ? kRows * 2 * kOut * 4 : 0);
+    EXPECT_EQ(layer->ScratchBytes(INT64_MAX / 2), output == LinearOutput::kSwiGlu ? INT64_MAX : 0);
+
+    const std::vector<float> before(static_cast<size_t>(kRows * width), 0.5f);
+    std::vector<float> expected = before, own = before;
+    ASSERT_TRUE(tiles->Run(x.data(), kIn, kRows, expected.data(), width, executor).ok());
+    ASSERT_TRUE(layer->Run(x.data(), kIn, kRows, own.data(), width, executor).ok());
+    for (size_t i = 0; i < own.size(); ++i) ASSERT_NEAR(own[i], expected[i], 1e-4) << i;
+    if (scratch_bytes == 0) continue;
+    const testing::GuardedBuffer scratch(static_cast<size_t>(scratch_bytes) + 64);
+    std::byte* const begin = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
+    std::vector<float> given = before;
+    LinearOperands operands = {x.data(), kIn, kRows, given.data(), width, {begin, static_cast<size_t>(scratch_bytes)}};
+    ASSERT_TRUE(layer->Run(operands, executor).ok());
+    EXPECT_EQ(given, own);
+    operands.scratch = {begin, static_cast<size_t>(scratch_bytes) - 1};
+    EXPECT_EQ(layer->Run(operands, executor).code(), StatusCode::kInvalidArgument);
+    operands.scratch = {begin + 4, static_cast<size_t>(scratch_bytes)};
+    EXPECT_EQ(layer->Run(operands, executor).code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(OneDnnLinear, FromTilesRefuses) {
+  const TwoParts two(40, 70), other(41, 70);
+  const Linear tiles = Linear::Create(two.Spec(LinearBackend::kTile, LinearOutput::kStore), SerialExecutor()).value();
+  const Linear onednn =
+      Linear::Create(two.Spec(LinearBackend::kOneDnn, LinearOutput::kStore), SerialExecutor()).value();
+  const auto code = [](const LinearSpec& spec, const Linear& from) {
+    return Linear::CreateFromTiles(spec, from, SerialExecutor()).status().code();
+  };
+  EXPECT_EQ(code(two.Spec(LinearBackend::kOneDnn, LinearOutput::kStore), onednn), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(two.Spec(LinearBackend::kTile, LinearOutput::kStore), tiles), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(other.Spec(LinearBackend::kOneDnn, LinearOutput::kStore), tiles), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(two.Spec(static_cast<LinearBackend>(7), LinearOutput::kStore), tiles), StatusCode::kInvalidArgument);
+}
+
+// Right where the processor can, refused where it would only be slower.
+TEST(OneDnnLinear, Bf16) {
+  constexpr int64_t kOut = 64, kIn = 128, kRows = 33;
+  const TwoParts two(kOut, kIn);
+  const Linear tiles = Linear::Create(two.Spec(LinearBackend::kTile, LinearOutput::kSwiGlu), SerialExecutor()).value();
+  const Result<Linear> layer =
+      Linear::CreateFromTiles(two.Spec(LinearBackend::kOneDnnBf16, LinearOutput::kSwiGlu), tiles, SerialExecutor());
+  if (!layer.ok()) {
+    EXPECT_EQ(layer.status().code(), StatusCode::kUnsupported) << layer.status().c_str();
+    return;
+  }
+  EXPECT_GE(layer->weight_bytes(), size_t{2 * kOut * kIn * 2});
+  EXPECT_LT(layer->weight_bytes(), size_t{2 * kOut * kIn * 4});
+  EXPECT_EQ(layer->ScratchBytes(kRows), kRows * (2 * kOut * 4 + kIn * 2));
+  const std::vector<float> x = Random(9).Floats(kRows * kIn);
+  std::vector<float> expected(kRows * kOut), actual(kRows * kOut);
+  ASSERT_TRUE(tiles.Run(x.data(), kIn, kRows, expected.data(), kOut, SerialExecutor()).ok());
+  ASSERT_TRUE(layer->Run(x.data(), kIn, kRows, actual.data(), kOut, SerialExecutor()).ok());
+  // Two roundings of 2^-9 in each product, whose sums are some ten large; and those multiplied.
+  for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 0.02 * (10 + std::fabs(expected[i])));
+}
+
+TEST(OneDnnLinear, WhatCountsAsFast) {
+  using internal::IsFastBf16;
+  using internal::IsFastImplementation;
+  EXPECT_TRUE(IsFastImplementation("brg_matmul:avx2"));
+  EXPECT_TRUE(IsFastImplementation("gemm:jit:f32"));
+  EXPECT_FALSE(IsFastImplementation("ref:any"));
+  EXPECT_FALSE(IsFastImplementation("ref_int8:any"));
+  // As dnnl_cpu_isa_t numbers them.
+  constexpr uint32_t kAvx2 = 0x7, kAvx2Vnni2 = 0x1f, kAvx512 = 0x27, kAvx512Vnni = 0x67, kAvx512Bf16 = 0xe7,
+                     kAmx = 0xfef;
+  EXPECT_TRUE(IsFastBf16(kAvx512Bf16, "brg_matmul:avx512_core_bf16"));
+  EXPECT_TRUE(IsFastBf16(kAmx, "brg_matmul:avx10_1_512_amx"));
+  EXPECT_FALSE(IsFastBf16(kAmx, "ref:any"));
+  for (const uint32_t isa : {0u, kAvx2, kAvx2Vnni2, kAvx512, kAvx512Vnni}) {
+    EXPECT_FALSE(IsFastBf16(isa, "brg_matmul:avx512_core")) << isa;
+  }
 }
 
 #if HEADLANE_WITH_OPENMP
