@@ -251,7 +251,9 @@ std::vector<std::vector<std::string>> MemoryRows(const Model& model, const Sessi
   const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   std::vector<std::vector<std::string>> rows = {{"memory", "bytes"}};
   if (model.info().file_bytes > 0) rows.push_back({"model file", text(model.info().file_bytes)});
-  rows.push_back({model.packed_weights().mapped ? "weights, mapped" : "weights", text(model.weight_bytes())});
+  rows.push_back({model.packed_weights().mapped ? "weights, mapped" : "weights",
+                  text(model.weight_bytes() - model.weight_copy_bytes())});
+  if (model.weight_copy_bytes() > 0) rows.push_back({"weights, copies for prompts", text(model.weight_copy_bytes())});
   rows.push_back({"KV cache", text(memory.cache_bytes)});
   rows.push_back({"scratch", text(memory.scratch_bytes)});
   if (resident > 0) rows.push_back({"resident", text(resident)});

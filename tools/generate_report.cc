@@ -85,10 +85,13 @@ void PrintFigures(const Model& model, const RunFigures& figures) {
   PrintTable(stderr, rows, true);
   std::fprintf(stderr, "\n");
   const auto bytes = [](int64_t number) { return FormatBytes(static_cast<double>(number)); };
+  const std::string copies =
+      model.weight_copy_bytes() > 0 ? " (" + bytes(model.weight_copy_bytes()) + " of it copies for prompts)" : "";
   rows = {
       {"model", Format("%s, %.1f M parameters, %s", info.name.c_str(), 1e-6 * static_cast<double>(info.num_parameters),
                        info.weight_type.c_str())},
-      {"weights in memory", bytes(model.weight_bytes()) + ", loaded in " + Format("%.2f s", figures.load_seconds)},
+      {"weights in memory",
+       bytes(model.weight_bytes()) + copies + ", loaded in " + Format("%.2f s", figures.load_seconds)},
       {"KV cache",
        Format("%s, %lld bytes per token: %s for %lld tokens (%s in pages, %s allocated)",
               CacheTypes{figures.options.k_dtype, figures.options.v_dtype, figures.options.rotate}.Name().c_str(),

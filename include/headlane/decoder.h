@@ -6,7 +6,7 @@
 //
 // Same bits: a token's logits depend on the ids before it, on the weights, and on the cache's types and window; not on
 // threads, on how a prompt is cut into chunks and calls, on what else is in a batch, or on the page size
-// (LinearBackend::kTile, targets with FMA).
+// (LinearBackend::kTile, Numerics::kReproducible, targets with FMA).
 //
 // A part of its own (CMake target headlane::decoder), so that engines that only want attention need not link it. Files
 // are untrusted: every length is checked before anything is allocated from it.
@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headlane/attention.h"
 #include "headlane/dtype.h"
 #include "headlane/executor.h"
 #include "headlane/linear.h"
@@ -61,6 +62,10 @@ enum class PromptMode : int32_t {
 
 struct LoadOptions {
   LinearBackend linear = LinearBackend::kTile;
+  // kFastest, with kTile: loading measures each shape of layer on oneDNN, too, and where that is faster for many rows
+  // (prompts), keeps a copy for these; Model::layer_choices says so. Then no promise of bits, across loads neither;
+  // single tokens still go through our tiles. Which threads measure is said below.
+  Numerics numerics = Numerics::kReproducible;
   int threads = 0;               // 0: as many as OpenMP would use. Ignored when `executor` is given.
   Executor* executor = nullptr;  // the caller's own
   ProgressCallback progress;     // units: parameters
@@ -80,6 +85,26 @@ struct PackedWeights {
   // or layout; or the system's reason), Unsupported (version).
   Status not_mapped;
   Status not_written;
+};
+
+// What LoadWeights measured of one shape of layers, and chose (Numerics::kFastest).
+struct LayerChoice {
+  struct Candidate {
+    LinearBackend backend = LinearBackend::kTile;
+    std::string implementation;  // Linear::implementation(); "" if the layer could not be had
+    Status status;               // why not: Unsupported, ResourceExhausted
+    double seconds = 0;          // that `rows` rows take; 0: not measured
+  };
+
+  std::string layer;  // "qkv", "o", "gate_up", "down"
+  int64_t num_layers = 0;
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  int64_t rows = 0;                   // of the runs that were measured
+  std::vector<Candidate> candidates;  // tiles first
+  LinearBackend many_rows = LinearBackend::kTile;
+  int64_t from_rows = 0;  // passes of so many rows and more run on it; 0 for kTile
+  int64_t bytes = 0;      // of the copies of all these layers; 0 for kTile
 };
 
 namespace internal {
@@ -110,13 +135,17 @@ class Model {
 
   // Packs all weights, as they are stored (kTile), in as many bytes. The process then holds them once: the model file's
   // pages are given back. On an error nothing is loaded. Errors: ResourceExhausted, Cancelled, Unsupported (backend),
-  // FailedPrecondition (loaded already), InvalidArgument (options that exclude each other).
+  // FailedPrecondition (loaded already), InvalidArgument (options that exclude each other), Internal (oneDNN failed).
   Status LoadWeights(const LoadOptions& options = {}) noexcept;
   bool weights_loaded() const noexcept;
 
   const ModelInfo& info() const noexcept;
-  // Bytes of packed weights in memory; 0 before LoadWeights.
+  // Bytes of packed weights in memory, copies included; 0 before LoadWeights.
   int64_t weight_bytes() const noexcept;
+  // Of these, copies of layers for many rows (Numerics::kFastest).
+  int64_t weight_copy_bytes() const noexcept;
+  // Per shape of layer, in the order in which a pass meets them first. Empty for kReproducible, and before LoadWeights.
+  std::span<const LayerChoice> layer_choices() const noexcept;
   PackedWeights packed_weights() const noexcept;
   // Linear::implementation() of the layers, for tables; "" before LoadWeights.
   const char* linear_implementation() const noexcept;

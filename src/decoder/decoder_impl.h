@@ -13,6 +13,7 @@
 #include "decoder/llama.h"
 #include "decoder/llama_config.h"
 #include "decoder/llama_weights.h"
+#include "decoder/many_rows.h"
 #include "decoder/model_weights.h"
 #include "decoder/tokenizer.h"
 #include "headlane/decoder.h"
@@ -31,7 +32,7 @@ class ModelImpl {
 
   LlamaModel View() const noexcept {
     const bool in_head = !tensors.head && weights->head->backend() == LinearBackend::kTile;
-    return {config, tensors.embedding, in_head, *weights};
+    return {config, tensors.embedding, in_head, *weights, many_rows.get()};
   }
 
   std::vector<uint8_t> bytes;  // of a synthetic file, which `file` views; moving a vector keeps its address
@@ -43,7 +44,11 @@ class ModelImpl {
   Status chat_status;
   ModelInfo info;
   std::unique_ptr<LlamaWeights> weights;  // null before LoadWeights
+  std::unique_ptr<ManyRows> many_rows;    // null before, and for Numerics::kReproducible
 };
+
+// Model::LoadWeights, with what chooses between backends. Requires: no weights. Throws std::bad_alloc.
+Status LoadModelWeights(ModelImpl& model, const LoadOptions& options, const ChoiceMachine& machine);
 
 // The executor that options ask for: the caller's own, else one of ours with that many threads.
 class ChosenExecutor {

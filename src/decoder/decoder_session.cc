@@ -134,7 +134,7 @@ Status SessionImpl::Step(int32_t id) noexcept {
   HEADLANE_RETURN_IF_ERROR(core_.CheckRoom(length_, 1));
   LapTimer timer;
   const Status status = AllOrNothing([&]() noexcept -> Status {
-    return core_.InOneRegion([&]() noexcept -> Status {
+    return core_.InOneRegion(1, [&]() noexcept -> Status {
       HEADLANE_RETURN_IF_ERROR(Forward(ids, step_stats));
       return LogitsOfRow(0, step_stats);
     });

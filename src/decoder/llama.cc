@@ -42,6 +42,19 @@ Status ShowRows(const LlamaConfig& c, int64_t layer, int64_t n, const LlamaScrat
   return OkStatus();
 }
 
+// What a pass of up to so many rows needs at most.
+int64_t LinearScratchBytes(const LlamaModel& model, int64_t max_tokens) noexcept {
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < model.config.num_layers; ++i) {
+    for (const LayerKind kind : kLayerKinds) {
+      bytes = std::max(bytes, LayerOf(model.weights.layers[static_cast<size_t>(i)], kind).ScratchBytes(max_tokens));
+      const Linear* const copy = model.many_rows == nullptr ? nullptr : model.many_rows->Find(i, kind, max_tokens);
+      if (copy != nullptr) bytes = std::max(bytes, copy->ScratchBytes(max_tokens));
+    }
+  }
+  return bytes;
+}
+
 // Keys and values of this step, layer by layer, and attention over them. What the cache holds after the committed
 // length counts for nobody else until the pass commits it.
 Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequences, int64_t n, KVCache& cache,
@@ -59,11 +72,16 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
     view.batch_stride = tokens * qkv_width;
     return view;
   };
-  const auto linear = [&](const std::optional<Linear>& layer, const float* in, FloatBuffer& out,
+  const std::span<std::byte> scratch(reinterpret_cast<std::byte*>(s.linear.data()),
+                                     static_cast<size_t>(s.linear.bytes()));
+  const auto linear = [&](int64_t i, LayerKind kind, const float* in, FloatBuffer& out,
                           int64_t stride) noexcept -> Status {
+    const Linear* layer = model.many_rows == nullptr ? nullptr : model.many_rows->Find(i, kind, n);
+    if (layer == nullptr) layer = &LayerOf(model.weights.layers[static_cast<size_t>(i)], kind);
     timer.Lap(rest);
-    HEADLANE_RETURN_IF_ERROR(layer->Run({in, layer->in_features(), n, out.data(), stride}, executor));
+    HEADLANE_RETURN_IF_ERROR(layer->Run({in, layer->in_features(), n, out.data(), stride, scratch}, executor));
     timer.Lap(stats.linear);
+    stats.weight_bytes += static_cast<double>(layer->weight_bytes());
     return OkStatus();
   };
 
@@ -74,7 +92,7 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
 
     // Attention: x += Wo * attention(rope(Wq * h), rope(Wk * h), Wv * h),  h = norm(x)
     NormRows(executor, x, layer.attention_norm.data(), c.norm_epsilon, n, c.width, h);  // [n][width]
-    HEADLANE_RETURN_IF_ERROR(linear(layer.qkv, h, s.qkv, qkv_width));                   // [n][q | k | v]
+    HEADLANE_RETURN_IF_ERROR(linear(i, LayerKind::kQkv, h, s.qkv, qkv_width));          // [n][q | k | v]
     if (rope.rotary_dim > 0) {
       // Keys stand behind the queries, as more heads of the same width.
       HEADLANE_RETURN_IF_ERROR(RopeRows(executor, rope, s.cos.data(), s.sin.data(),
@@ -96,21 +114,21 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
     args.out = TokensHeadsDim(s.attention.data(), n, c.num_q_heads, c.v_dim);  // [n][q heads][v_dim]
     HEADLANE_RETURN_IF_ERROR(RunAttention(plan, args, workspace, executor));
     timer.Lap(stats.attention);
-    HEADLANE_RETURN_IF_ERROR(linear(layer.o, s.attention.data(), s.x, c.width));  // x += [n][width]
+    HEADLANE_RETURN_IF_ERROR(linear(i, LayerKind::kO, s.attention.data(), s.x, c.width));  // x += [n][width]
 
     // Feed forward: x += Wdown * (silu(Wgate * h) * (Wup * h)),  h = norm(x)
-    NormRows(executor, x, layer.ff_norm.data(), c.norm_epsilon, n, c.width, h);  // [n][width]
-    HEADLANE_RETURN_IF_ERROR(linear(layer.gate_up, h, s.ff, c.ff_width));        // [n][ff_width]
-    HEADLANE_RETURN_IF_ERROR(linear(layer.down, s.ff.data(), s.x, c.width));     // x += [n][width]
+    NormRows(executor, x, layer.ff_norm.data(), c.norm_epsilon, n, c.width, h);        // [n][width]
+    HEADLANE_RETURN_IF_ERROR(linear(i, LayerKind::kGateUp, h, s.ff, c.ff_width));      // [n][ff_width]
+    HEADLANE_RETURN_IF_ERROR(linear(i, LayerKind::kDown, s.ff.data(), s.x, c.width));  // x += [n][width]
   }
-  stats.weight_bytes += static_cast<double>(model.weights.layer_bytes);
   stats.linear_flops += 2.0 * static_cast<double>(n) * static_cast<double>(model.weights.layer_parameters);
   return OkStatus();
 }
 
 }  // namespace
 
-Result<LlamaScratch> LlamaScratch::Create(const LlamaConfig& c, int64_t max_tokens, int64_t max_sequences) {
+Result<LlamaScratch> LlamaScratch::Create(const LlamaModel& model, int64_t max_tokens, int64_t max_sequences) {
+  const LlamaConfig& c = model.config;
   LlamaScratch s;
   s.max_tokens = max_tokens;
   HEADLANE_ASSIGN_OR_RETURN(s.x, FloatBuffer::Create("the residual stream", max_tokens, c.width));
@@ -118,6 +136,8 @@ Result<LlamaScratch> LlamaScratch::Create(const LlamaConfig& c, int64_t max_toke
   HEADLANE_ASSIGN_OR_RETURN(s.qkv, FloatBuffer::Create("queries, keys and values", max_tokens, QkvWidth(c)));
   HEADLANE_ASSIGN_OR_RETURN(s.attention, FloatBuffer::Create("attention's output", max_tokens, c.attention_width()));
   HEADLANE_ASSIGN_OR_RETURN(s.ff, FloatBuffer::Create("feed-forward activations", max_tokens, c.ff_width));
+  HEADLANE_ASSIGN_OR_RETURN(s.linear,
+                            FloatBuffer::Create("sums of linear layers", LinearScratchBytes(model, max_tokens) / 4, 1));
   HEADLANE_ASSIGN_OR_RETURN(s.cos, FloatBuffer::Create("cosines", max_tokens, c.rope.rotary_dim / 2));
   HEADLANE_ASSIGN_OR_RETURN(s.sin, FloatBuffer::Create("sines", max_tokens, c.rope.rotary_dim / 2));
   s.ids.resize(static_cast<size_t>(max_tokens));
@@ -128,7 +148,8 @@ Result<LlamaScratch> LlamaScratch::Create(const LlamaConfig& c, int64_t max_toke
 
 int64_t LlamaScratch::bytes() const noexcept {
   int64_t sum = 0;
-  for (const FloatBuffer* buffer : {&x, &h, &qkv, &attention, &ff, &cos, &sin, &observed}) sum += buffer->bytes();
+  for (const FloatBuffer* buffer : {&x, &h, &qkv, &attention, &ff, &linear, &cos, &sin, &observed})
+    sum += buffer->bytes();
   return sum;
 }
 

@@ -13,6 +13,7 @@
 #include "decoder/layers.h"
 #include "decoder/llama_config.h"
 #include "decoder/llama_weights.h"
+#include "decoder/many_rows.h"
 #include "decoder/model_weights.h"
 #include "headlane/attention.h"
 #include "headlane/decoder.h"
@@ -27,6 +28,7 @@ struct LlamaModel {
   const TensorRows& embedding;
   bool embedding_in_head;  // the head's weights are the embedding, and can be read
   const LlamaWeights& weights;
+  const ManyRows* many_rows;  // null: tiles for all
 };
 
 // The next tokens of one sequence.
@@ -37,7 +39,7 @@ struct SequenceTokens {
 
 // Everything a pass writes besides the cache, for up to max_tokens tokens together.
 struct LlamaScratch {
-  static Result<LlamaScratch> Create(const LlamaConfig& config, int64_t max_tokens, int64_t max_sequences);
+  static Result<LlamaScratch> Create(const LlamaModel& model, int64_t max_tokens, int64_t max_sequences);
   int64_t bytes() const noexcept;
 
   int64_t max_tokens = 0;
@@ -46,6 +48,7 @@ struct LlamaScratch {
   FloatBuffer qkv;                 // [tokens][q_width + k_width + v_width]
   FloatBuffer attention;           // [tokens][num_q_heads][v_dim]
   FloatBuffer ff;                  // [tokens][ff_width]
+  FloatBuffer linear;              // what layers that are not our tiles write besides
   FloatBuffer cos, sin;            // [tokens][rotary_dim / 2]
   std::vector<int32_t> ids;        // [max_tokens]
   std::vector<int64_t> positions;  // [max_tokens]

@@ -80,6 +80,31 @@ Result<std::unique_ptr<ModelImpl>> MakeSynthetic(std::string_view text, uint64_t
 
 }  // namespace
 
+Status internal::LoadModelWeights(ModelImpl& model, const LoadOptions& options, const ChoiceMachine& machine) {
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return MakeStatus(StatusCode::kInvalidArgument, "threads is %d; it must be 0 .. %d", options.threads, kMaxThreads);
+  }
+  const bool is_fastest = options.numerics == Numerics::kFastest;
+  if (!is_fastest && options.numerics != Numerics::kReproducible) {
+    return MakeStatus(StatusCode::kInvalidArgument, "numerics is %d, outside of the 2 known",
+                      static_cast<int>(options.numerics));
+  }
+  if (is_fastest && options.linear != LinearBackend::kTile) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "Numerics::kFastest chooses the backend of linear layers; it does not go with linear '%s'",
+                      LinearBackendName(options.linear));
+  }
+  const ChosenExecutor executor(options.executor, options.threads);
+  HEADLANE_ASSIGN_OR_RETURN(std::unique_ptr<LlamaWeights> weights,
+                            LoadLlamaWeights(model.tensors, model.file.mapped_file(), options, executor.get()));
+  if (is_fastest) {
+    HEADLANE_ASSIGN_OR_RETURN(model.many_rows,
+                              ChooseManyRows(model.tensors, *weights, options, machine, executor.get()));
+  }
+  model.weights = std::move(weights);
+  return OkStatus();
+}
+
 Model::Model(std::unique_ptr<internal::ModelImpl> impl) noexcept : impl_(std::move(impl)) {}
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -103,23 +128,23 @@ Result<Model> Model::Synthetic(std::string_view shape, uint64_t seed) noexcept {
 
 Status Model::LoadWeights(const LoadOptions& options) noexcept {
   if (impl_->weights) return MakeStatus(StatusCode::kFailedPrecondition, "the model's weights are loaded already");
-  if (options.threads < 0 || options.threads > internal::kMaxThreads) {
-    return MakeStatus(StatusCode::kInvalidArgument, "threads is %d; it must be 0 .. %d", options.threads,
-                      internal::kMaxThreads);
-  }
-  return GuardAllocation("loading weights", [&]() -> Status {
-    const internal::ChosenExecutor executor(options.executor, options.threads);
-    HEADLANE_ASSIGN_OR_RETURN(
-        impl_->weights, internal::LoadLlamaWeights(impl_->tensors, impl_->file.mapped_file(), options, executor.get()));
-    return OkStatus();
-  });
+  return GuardAllocation("loading weights",
+                         [&] { return internal::LoadModelWeights(*impl_, options, internal::ThisMachine()); });
 }
 
 bool Model::weights_loaded() const noexcept { return impl_->weights != nullptr; }
 const ModelInfo& Model::info() const noexcept { return impl_->info; }
 
 int64_t Model::weight_bytes() const noexcept {
-  return impl_->weights ? impl_->weights->layer_bytes + impl_->weights->head_bytes : 0;
+  if (!impl_->weights) return 0;
+  return impl_->weights->layer_bytes + impl_->weights->head_bytes + weight_copy_bytes();
+}
+
+int64_t Model::weight_copy_bytes() const noexcept { return impl_->many_rows ? impl_->many_rows->bytes : 0; }
+
+std::span<const LayerChoice> Model::layer_choices() const noexcept {
+  if (!impl_->many_rows) return {};
+  return impl_->many_rows->choices;
 }
 
 const char* Model::linear_implementation() const noexcept {

@@ -84,7 +84,9 @@ Status SessionCore::Init(int64_t num_sequences, int64_t cache_tokens, int64_t lo
     *tokens = std::min(*tokens, options_.max_context);
   }
   if (options_.rollback == 0) options_.rollback = options_.chunk;
-  may_team_ = model_.weights->head->backend() == LinearBackend::kTile;
+  if (model_.weights->head->backend() == LinearBackend::kTile) {
+    team_rows_ = model_.many_rows == nullptr ? INT64_MAX : model_.many_rows->fewest_rows - 1;
+  }
   HEADLANE_ASSIGN_OR_RETURN(cache_, KVCache::Create(CacheSpec(num_sequences, cache_tokens)));
 
   // Planned over a sequence that lives only for that.
@@ -103,7 +105,7 @@ Status SessionCore::Init(int64_t num_sequences, int64_t cache_tokens, int64_t lo
   }
   HEADLANE_ASSIGN_OR_RETURN(plan_, PlanAttention(spec, *cache_, std::span<const SequenceSpec>(&nothing_yet, 1), plan));
   HEADLANE_ASSIGN_OR_RETURN(workspace_, Workspace::Create(*plan_));
-  HEADLANE_ASSIGN_OR_RETURN(scratch_, LlamaScratch::Create(c, plan.max_q_tokens, num_sequences));
+  HEADLANE_ASSIGN_OR_RETURN(scratch_, LlamaScratch::Create(model_.View(), plan.max_q_tokens, num_sequences));
   HEADLANE_ASSIGN_OR_RETURN(logits_, FloatBuffer::Create("logits", logit_rows, c.vocab_size));
   return cache_->DropSequence(sequence);
 }
@@ -126,16 +128,19 @@ Status SessionCore::CheckRoom(int64_t length, int64_t num_tokens) const noexcept
 }
 
 Status SessionCore::Forward(std::span<const SequenceTokens> batch, PhaseStats& stats) noexcept {
-  HEADLANE_RETURN_IF_ERROR(InOneRegion([&]() noexcept {
+  int64_t num_tokens = 0;
+  for (const SequenceTokens& tokens : batch) num_tokens += static_cast<int64_t>(tokens.ids.size());
+  HEADLANE_RETURN_IF_ERROR(InOneRegion(num_tokens, [&]() noexcept {
     return LlamaForward(model_.View(), batch, *cache_, *plan_, *workspace_, *scratch_, executor(), stats);
   }));
-  for (const SequenceTokens& tokens : batch) stats.tokens += static_cast<int64_t>(tokens.ids.size());
+  stats.tokens += num_tokens;
   return OkStatus();
 }
 
 Status SessionCore::Logits(int64_t row, int64_t num_rows, float* logits, PhaseStats& stats) noexcept {
+  // The head is not copied: tiles, for any number of rows.
   return InOneRegion(
-      [&]() noexcept { return LlamaLogits(model_.View(), *scratch_, row, num_rows, logits, executor(), stats); });
+      1, [&]() noexcept { return LlamaLogits(model_.View(), *scratch_, row, num_rows, logits, executor(), stats); });
 }
 
 Status SessionCore::AppendRandom(SequenceId sequence, int64_t n, uint64_t seed) noexcept {

@@ -45,11 +45,11 @@ class SessionCore {
   Status AppendRandom(SequenceId sequence, int64_t n, uint64_t seed) noexcept;
   void Observe(LayerObserver observer) noexcept;
   // Runs function() -> Status, and all that it calls of this object in one parallel region, on any one of its threads.
-  // Must not throw. Forward and Logits do so by themselves, one by one.
+  // Must not throw. `rows`: the most tokens of a pass in it. Forward and Logits do so by themselves, one by one.
   template <typename Function>
-  Status InOneRegion(const Function& function) noexcept {
+  Status InOneRegion(int64_t rows, const Function& function) noexcept {
     // An observer is called on the session's thread; and a backend with threads of its own has none within a region.
-    if (team_ != nullptr || !may_team_ || scratch_->observer) return function();
+    if (team_ != nullptr || rows > team_rows_ || scratch_->observer) return function();
     Status status;
     Team::Lead(executor_.get(), [&](Team& team) noexcept {
       team_ = &team;
@@ -79,8 +79,8 @@ class SessionCore {
   const ModelImpl& model_;
   SessionOptions options_;
   ChosenExecutor executor_;
-  bool may_team_ = false;
-  Team* team_ = nullptr;  // within InOneRegion
+  int64_t team_rows_ = -1;  // passes of more run on a backend with threads of its own
+  Team* team_ = nullptr;    // within InOneRegion
   std::optional<KVCache> cache_;
   std::optional<AttentionPlan> plan_;
   std::optional<Workspace> workspace_;

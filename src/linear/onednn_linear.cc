@@ -57,9 +57,10 @@ Status Guarded(const Body& body) noexcept {
   } catch (const std::bad_alloc&) {
     return MakeStatus(StatusCode::kResourceExhausted, "linear: no memory for what oneDNN needs");
   } catch (const dnnl::error& error) {
-    const StatusCode code = error.status == dnnl_out_of_memory   ? StatusCode::kResourceExhausted
-                            : error.status == dnnl_unimplemented ? StatusCode::kUnsupported
-                                                                 : StatusCode::kInternal;
+    if (error.status == dnnl_unimplemented) {
+      return MakeStatus(StatusCode::kUnsupported, "linear: oneDNN has no such product on this processor");
+    }
+    const StatusCode code = error.status == dnnl_out_of_memory ? StatusCode::kResourceExhausted : StatusCode::kInternal;
     return MakeStatus(code, "linear: oneDNN failed with status %d: %s", static_cast<int>(error.status), error.what());
   } catch (...) {
     return MakeStatus(StatusCode::kInternal, "linear: oneDNN failed");

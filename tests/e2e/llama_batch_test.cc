@@ -70,7 +70,7 @@ class LlamaBatchTest : public ::testing::Test {
     ASSERT_TRUE(plan.ok()) << plan.status().c_str();
     plan_.emplace(std::move(plan).value());
     workspace_.emplace(std::move(*Workspace::Create(*plan_)));
-    scratch_.emplace(std::move(*LlamaScratch::Create(c, kMaxTokens, kMaxSequences)));
+    scratch_.emplace(std::move(*LlamaScratch::Create(model_->impl().View(), kMaxTokens, kMaxSequences)));
     logits_.resize(static_cast<size_t>(kMaxTokens * c.vocab_size));
   }
 

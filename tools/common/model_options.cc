@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "tools/common/layer_report.h"
+#include "tools/common/report.h"
 #include "tools/common/tool.h"
 
 namespace headlane::tools {
@@ -51,6 +53,10 @@ void AddModelOptions(Arguments& arguments, ModelOptions& options) {
   arguments.Choice(
       "--linear", options.linear, {"tile", "onednn"},
       "Linear layers: tile (our own: the same bits for any threads and chunks) or onednn (oneDNN's: for comparison)");
+  arguments.Choice(
+      "--numerics", options.numerics, {"reproducible", "fastest"},
+      "reproducible: our own linear layers, the same bits for any threads and chunks; fastest: for prompts oneDNN's in "
+      "their place, in f32 or bf16, where loading measures that they are faster");
   arguments.Text("--packed-cache", options.packed,
                  "File that keeps the weights as they are packed in memory, for a start without packing; made where it "
                  "is missing or of another model file");
@@ -87,6 +93,7 @@ Status LoadModel(const ModelOptions& options, int threads, Model& model) {
   LoadOptions load;
   load.linear = BackendByName(options.linear);
   load.threads = threads;
+  load.numerics = options.numerics == "fastest" ? Numerics::kFastest : Numerics::kReproducible;
   load.progress = progress.Callback();
   load.packed_weights_path = options.packed;
   HEADLANE_RETURN_IF_ERROR(model.LoadWeights(load));
@@ -95,6 +102,13 @@ Status LoadModel(const ModelOptions& options, int threads, Model& model) {
     std::fprintf(
         stderr, "%s: %s; weights were packed%s%s\n", options.packed.c_str(), packed.not_mapped.c_str(),
         packed.written ? " and written there" : ", not written: ", packed.written ? "" : packed.not_written.c_str());
+  }
+  const auto choices = LayerChoiceRows(model);
+  if (!choices.empty()) {
+    progress.Done();
+    PrintTable(stderr, choices, true);
+    for (const std::string& note : LayerChoiceNotes(model)) std::fprintf(stderr, "%s\n", note.c_str());
+    std::fprintf(stderr, "\n");
   }
   return OkStatus();
 }
@@ -107,6 +121,8 @@ Json ModelJson(const Model& model) {
           {"parameters", info.num_parameters},
           {"file_bytes", info.file_bytes},
           {"weight_bytes", model.weight_bytes()},
+          {"weight_copy_bytes", model.weight_copy_bytes()},
+          {"layer_choices", LayerChoicesJson(model)},
           {"layers", info.num_layers},
           {"width", info.width},
           {"ff_width", info.ff_width},

@@ -16,19 +16,20 @@ struct ModelOptions {
   std::string model;
   std::string synthetic;
   std::string linear = "tile";
+  std::string numerics = "reproducible";
   std::string packed;  // "": none
 };
 
 inline constexpr int kMaxThreads = 1024;
 
-// --model, --synthetic (one of them is required), --linear, --packed-cache.
+// --model, --synthetic (one of them is required), --linear, --numerics, --packed-cache.
 void AddModelOptions(Arguments& arguments, ModelOptions& options);
 
 // The model without its weights. Errors: Model::Open's, Unsupported (the linear backend is not in this build).
 Result<Model> OpenModel(const ModelOptions& options);
 
-// Its weights, with progress on standard error. Errors: Model::LoadWeights's, ResourceExhausted (the machine has not
-// enough memory left: found before it is used up).
+// Its weights, with progress, and what --numerics fastest chose, on standard error. Errors: Model::LoadWeights's,
+// ResourceExhausted (the machine has not enough memory left: found before it is used up).
 Status LoadModel(const ModelOptions& options, int threads, Model& model);
 
 // What a model is: for --json.
