@@ -10,7 +10,6 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -228,8 +227,11 @@ class PackedFileTest : public ::testing::Test {
   }
 
   static std::vector<char> Read(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    std::ifstream file(path, std::ios::binary | std::ios::ate);
+    std::vector<char> bytes(static_cast<size_t>(file.tellg()));
+    file.seekg(0).read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    EXPECT_TRUE(file.good()) << path;
+    return bytes;
   }
   static void Write(const std::string& path, const std::vector<char>& bytes) {
     std::ofstream file(path, std::ios::binary | std::ios::trunc);

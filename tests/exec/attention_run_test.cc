@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -43,7 +44,7 @@ Outputs Attend(const TestBatch& batch, const CachedBatch* cached, int planned, E
   auto workspace = Workspace::Create(*plan);
   EXPECT_TRUE(workspace.ok()) << workspace.status().c_str();
   // What a fresh workspace holds must not matter.
-  std::fill_n(static_cast<unsigned char*>(workspace->data()), workspace->bytes(), 0xFF);
+  std::memset(workspace->data(), 0xFF, workspace->bytes());
   const AttentionArgs args = cached != nullptr ? cached->Args(batch, outputs.out.data(), outputs.lse.data())
                                                : batch.PlainArgs(outputs.out.data(), outputs.lse.data());
   const Status status = RunAttention(*plan, args, *workspace, executor);
