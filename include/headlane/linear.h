@@ -33,6 +33,26 @@ enum class LinearBackend : int32_t {
   kOneDnnBf16,
 };
 
+// What block-quantised weights are multiplied with. F32, F16 and BF16 weights always take f32 activations.
+enum class LinearPrecision : int32_t {
+  kExact = 0,
+  // Activations of 8 bits, and integer dot products: faster, and less accurate. Never chosen unless asked for. kTile
+  // only. The order of operations, which gives the same bits for any rows, threads, parts and SIMD targets with FMA:
+  //
+  //   x of 32 inputs:  a = the largest |x|;  codes c = x * (127 / a) to nearest even;  scale s = a / 127
+  //                    a < 2^-100: codes and scale are 0.  A value that is not finite: codes 0, scale NaN
+  //   y = 0; for the groups of weights that share a scale w (32 inputs; 16 of Q6_K), in ascending order:
+  //     y = fma(float(sum of c * (q - z)), w * s, y)
+  //     y = fma(fma(z, w, m), s * float(sum of c), y)       formats with a minimum m only
+  //
+  // q: the codes of the weights and z their middle: 8 of 4 bits, 16 of 5, 32 of 6, 0 of Q8_0's, which have signs. w = d
+  // (d * s of K formats), m = m (-(dmin * t)), as in weight_format.h. Integer sums are exact; all else rounds to f32.
+  kInt8,
+};
+
+// "exact", "int8".
+const char* LinearPrecisionName(LinearPrecision precision) noexcept;
+
 // "tile", "onednn", "onednn-bf16".
 const char* LinearBackendName(LinearBackend backend) noexcept;
 // False for oneDNN's in a build without oneDNN.
@@ -76,6 +96,7 @@ struct LinearSpec {
   int64_t in_features = 0;
   std::span<const LinearPart> parts;  // at least one
   LinearOutput output = LinearOutput::kStore;
+  LinearPrecision precision = LinearPrecision::kExact;
 };
 
 // Operands of one run: x [rows][in_features], y [rows][out_features]; strides in elements. y must not overlap x.
@@ -97,7 +118,8 @@ class Linear {
  public:
   // Packs the weights, on the executor's threads. Errors: InvalidArgument (sizes, missing rows or rows that are shorter
   // than they must be, in_features no whole number of a format's blocks), Unsupported (format, backend),
-  // ResourceExhausted, and whatever a part's `read` returns. Nothing is allocated before everything is checked.
+  // ResourceExhausted, and whatever a part's `read` returns. Nothing is allocated before everything is checked. kInt8
+  // is Unsupported by kOneDnn.
   static Result<Linear> Create(const LinearSpec& spec, Executor& executor) noexcept;
 
   // One part of f32 rows. Requires: 0 < in_features, 0 < out_features.
@@ -115,7 +137,8 @@ class Linear {
 
   // What packed() of such a layer will have; checks the spec as Create does, but for the rows.
   static Result<int64_t> PackedBytes(const LinearSpec& spec) noexcept;
-  // Names the layout: version, formats and sizes. Packed bytes are good for a spec with the same number only.
+  // Names the layout: version, formats, sizes and precision. Packed bytes are good for a spec with the same number
+  // only.
   static uint64_t PackedLayout(const LinearSpec& spec) noexcept;
 
   Linear(Linear&&) noexcept;
@@ -154,7 +177,8 @@ class Linear {
   size_t weight_bytes() const noexcept;
   // The weights, as they may be stored; empty for oneDNN's. Valid as long as the layer (and where it is moved to).
   std::span<const std::byte> packed() const noexcept;
-  // The implementation in a few words, for tables: "tile AVX2", "onednn brgemm:avx2", ...
+  LinearPrecision precision() const noexcept;
+  // The implementation in a few words, for tables: "tile AVX2", "tile int8 AVX2", "onednn brgemm:avx2", ...
   const char* implementation() const noexcept;
 
  private:

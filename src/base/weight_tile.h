@@ -25,6 +25,14 @@
 //   Q4_K, Q5_K        d, dmin, fields [3][16] words, codes of 8 groups. Field f of 6 bits is at place f / 3 of word
 //                     f % 3 and field 15 on top, as above: the scale of group g is field 2g, its minimum 2g + 1
 //   Q6_K              codes of 16 groups, scales [16 groups][16] int8, d
+//
+// With LinearPrecision::kInt8 only the codes of a group are laid out in another way, in the same place and as many
+// bytes: as integer dot products read them, four inputs of a feature in a word of 32 bits. A quad is inputs 4i .. 4i +
+// 3 of a group, byte j of a word belongs to input 4i + j, and a word of each of the 16 features follows the other:
+//   8 bits   [quads] words: the codes
+//   others   [quads / 2] words: the lower four bits of quad i, and above them those of quad i + quads / 2; then one
+//            word: what quad i has above, in bits [i * n, i * n + n) of each byte, n = 1 of 5-bit and 2 of 6-bit codes
+// Codes are stored as in the file, offset included.
 #ifndef HEADLANE_SRC_BASE_WEIGHT_TILE_H_
 #define HEADLANE_SRC_BASE_WEIGHT_TILE_H_
 

@@ -164,6 +164,52 @@ struct ExpandArgs {
   float* out;       // [k_end - k_begin][16], 64-byte aligned
 };
 
+// Activations in 8 bits (headlane/linear.h, LinearPrecision::kInt8). A group is as many inputs as share a scale of the
+// weights, 32 or 16.
+struct Int8Group {
+  float scale;    // of the block of 32 that the group is of
+  float sum;      // scale * sum of the codes of that block
+  int32_t start;  // what the integer sums of the group begin with, in each lane: see weight_int8-inl.h
+  int32_t unused;
+};
+struct Int8Rows {
+  int8_t* codes;        // [rows][pitch]
+  int32_t* pairs;       // [rows][pitch / 4][2]: the codes of four inputs in 16 bits, the even two and the odd two
+  Int8Group* groups;    // [rows][group_pitch]
+  int64_t pitch;        // a multiple of 32
+  int64_t group_pitch;  // groups
+};
+
+// What one format of weights needs of activations.
+struct Int8Operand {
+  int32_t group;   // inputs: 32 or 16
+  int32_t center;  // what the kernels' codes are above those of the sum's definition
+  bool pairs;      // whether Int8Rows::pairs are read
+};
+
+struct QuantizeArgs {
+  const float* x;  // [rows][x_pitch]
+  int64_t x_pitch;
+  int64_t rows;
+  int64_t k_len;  // a multiple of 32
+  Int8Operand operand;
+  Int8Rows to;
+};
+
+// y[r][f] (+)= the sums of a few groups of inputs, as LinearPrecision::kInt8 defines them.
+struct Int8Args {
+  Int8Rows x;  // from the first group on
+  int64_t rows;
+  int64_t num_groups;
+  const uint8_t* w;  // tiles from the first group's block on, tile_bytes apart; or a panel, of one tile
+  int64_t tile_bytes;
+  int64_t num_tiles;
+  bool accumulate;  // start from y instead of 0
+  float* y;         // [rows][y_pitch]
+  int64_t y_pitch;
+  int64_t num_features;  // with tiles: nothing is written behind them
+};
+
 // A K or V tile widened to f32: same order, exact values. Many rows use it in place of widening once per group of rows.
 struct WidenTileArgs {
   const void* tile;
@@ -268,6 +314,17 @@ struct WeightKernels {
   void (*expand)(const ExpandArgs&) noexcept;  // nullptr for F32, whose tiles are panels
 };
 
+// Everything of one block-quantised format with activations of 8 bits; all nullptr for the others. Tiles are laid out
+// for it (base/weight_tile.h).
+struct Int8Kernels {
+  Int8Operand operand;
+  void (*one_row)(const Int8Args&) noexcept;  // from tiles
+  // A tile to a panel: codes as bytes (or 16 bits), scales as f32. `out` has kInt8PanelBytes for each 32 inputs.
+  void (*expand)(const ExpandArgs&) noexcept;
+  void (*rows)(const Int8Args&) noexcept;  // any number of rows, from a panel; sums are 16 features wide
+};
+inline constexpr int64_t kInt8PanelBytes = 64 + 64 + 1024;
+
 // What the micro-kernel holds in registers at a time: rows x cols vectors of so many lanes.
 struct RegisterBlock {
   int64_t rows;
@@ -280,8 +337,8 @@ struct RegisterBlock {
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
 struct KernelTable {
   const char* target;
-  const char* compiled_for[kNumDTypes + 11];  // of all translation units: kv by DType, rows, softmax,
-                                              // elementwise, linear, hadamard, weights
+  const char* compiled_for[kNumDTypes + 13];  // of all translation units: kv by DType, rows, softmax,
+                                              // elementwise, linear, hadamard, weights, weights with int8
   int vector_bytes;                           // of this target on this machine
   KvKernels kv[kNumDTypes];                   // by DType of the stored keys or values
   void (*k_to_v_tile)(const KToVTileArgs&) noexcept;
@@ -291,6 +348,8 @@ struct KernelTable {
   ElementwiseKernels elementwise;
   void (*linear_f32)(const LinearArgs&) noexcept;
   WeightKernels weights[kNumWeightFormats];  // by WeightFormat
+  Int8Kernels int8[kNumWeightFormats];       // by WeightFormat
+  void (*quantize)(const QuantizeArgs&) noexcept;
   // The largest block of a call with so many rows, at least 1; for plans to be explained.
   RegisterBlock (*register_block)(int64_t rows) noexcept;
   // x[0, n) in place, by the normalised Walsh-Hadamard transform in blocks (hadamard.cc). Its own inverse.

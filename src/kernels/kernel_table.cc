@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/weight_tile.h"
 #include "headlane/target.h"
 #include "hwy/highway.h"
 #include "hwy/per_target.h"
@@ -35,6 +36,19 @@ struct Registry {
 std::atomic<int64_t> added_targets{0};
 std::atomic<bool> is_filled{false};
 
+// Kernels of rows differ by what a panel has, not by format.
+Int8Table WithRows(Int8Table table, const Int8Shared& shared) {
+  for (int i = 0; i < kNumWeightFormats; ++i) {
+    if (table.formats[i].one_row == nullptr) continue;
+    const WeightTileInfo info = WeightTileOf(static_cast<WeightFormat>(i));
+    table.formats[i].rows = info.group == 16 ? shared.groups_of_16
+                            : info.bits == 8 ? shared.bytes
+                            : info.has_min   ? shared.groups_of_32_with_min
+                                             : shared.groups_of_32;
+  }
+  return table;
+}
+
 KernelTable MakeTable(int64_t target) {
   const KvKernels f32 = KvF32(target), f16 = KvF16(target), bf16 = KvBF16(target);
   const KvKernels int8 = KvInt8(target), fp8 = KvFp8(target), int4 = KvInt4(target);
@@ -45,23 +59,28 @@ KernelTable MakeTable(int64_t target) {
   const WeightTables half = Weights16Bit(target), q8 = WeightsQ8(target), q4 = WeightsQ4(target);
   const WeightTables q5 = WeightsQ5(target), q45k = WeightsQ45K(target), q6k = WeightsQ6K(target);
   const HadamardKernels hadamard = Hadamard(target);
-  return {
-      hwy::TargetName(target),
-      {f32.compiled_for, f16.compiled_for, bf16.compiled_for, int8.compiled_for, fp8.compiled_for, int4.compiled_for,
-       rows.compiled_for, softmax.compiled_for, elementwise.compiled_for, linear.compiled_for, hadamard.compiled_for,
-       half.compiled_for, q8.compiled_for, q4.compiled_for, q5.compiled_for, q45k.compiled_for, q6k.compiled_for},
-      linear.vector_bytes,
-      {f32, f16, bf16, int8, fp8, int4},
-      KToVTile(target),
-      rows.qk,
-      rows.pv,
-      softmax,
-      elementwise,
-      linear.f32,
-      {linear.weights, half.first, half.second, q8.first, q4.first, q4.second, q5.first, q5.second, q45k.first,
-       q45k.second, q6k.first},
-      linear.register_block,
-      hadamard.row};
+  const Int8Shared shared = WeightsInt8Rows(target);
+  const Int8Table w8 = WithRows(WeightsInt8(target), shared);
+  const Int8Kernels* const f = w8.formats;
+  return {hwy::TargetName(target),
+          {f32.compiled_for, f16.compiled_for, bf16.compiled_for, int8.compiled_for, fp8.compiled_for,
+           int4.compiled_for, rows.compiled_for, softmax.compiled_for, elementwise.compiled_for, linear.compiled_for,
+           hadamard.compiled_for, half.compiled_for, q8.compiled_for, q4.compiled_for, q5.compiled_for,
+           q45k.compiled_for, q6k.compiled_for, shared.compiled_for, w8.compiled_for},
+          linear.vector_bytes,
+          {f32, f16, bf16, int8, fp8, int4},
+          KToVTile(target),
+          rows.qk,
+          rows.pv,
+          softmax,
+          elementwise,
+          linear.f32,
+          {linear.weights, half.first, half.second, q8.first, q4.first, q4.second, q5.first, q5.second, q45k.first,
+           q45k.second, q6k.first},
+          {f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10]},
+          shared.quantize,
+          linear.register_block,
+          hadamard.row};
 }
 
 const KernelTable* Find(Registry& registry, const char* name) {

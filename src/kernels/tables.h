@@ -43,6 +43,21 @@ WeightTables WeightsQ4(int64_t target);     // Q4_0, Q4_1
 WeightTables WeightsQ5(int64_t target);     // Q5_0, Q5_1
 WeightTables WeightsQ45K(int64_t target);   // Q4_K, Q5_K
 WeightTables WeightsQ6K(int64_t target);    // Q6_K
+// Quantised activations: what is the same for several formats, and all formats.
+struct Int8Shared {
+  void (*quantize)(const QuantizeArgs&) noexcept;
+  void (*groups_of_32)(const Int8Args&) noexcept;
+  void (*groups_of_32_with_min)(const Int8Args&) noexcept;
+  void (*groups_of_16)(const Int8Args&) noexcept;
+  void (*bytes)(const Int8Args&) noexcept;  // groups of 32
+  const char* compiled_for;
+};
+Int8Shared WeightsInt8Rows(int64_t target);
+struct Int8Table {
+  Int8Kernels formats[kNumWeightFormats];  // without what Int8Shared has
+  const char* compiled_for;
+};
+Int8Table WeightsInt8(int64_t target);
 struct HadamardKernels {
   void (*row)(float* x, int64_t n) noexcept;
   const char* compiled_for;

@@ -105,6 +105,16 @@ const char* LinearBackendName(LinearBackend backend) noexcept {
   return "?";
 }
 
+const char* LinearPrecisionName(LinearPrecision precision) noexcept {
+  switch (precision) {
+    case LinearPrecision::kExact:
+      return "exact";
+    case LinearPrecision::kInt8:
+      return "int8";
+  }
+  return "?";
+}
+
 bool HasLinearBackend(LinearBackend backend) noexcept {
   switch (backend) {
     case LinearBackend::kTile:
@@ -271,6 +281,9 @@ int64_t Linear::ScratchBytes(int64_t rows) const noexcept {
 
 int64_t Linear::in_features() const noexcept { return impl_ == nullptr ? 0 : impl_->in_features(); }
 int64_t Linear::out_features() const noexcept { return impl_ == nullptr ? 0 : impl_->out_features(); }
+LinearPrecision Linear::precision() const noexcept {
+  return impl_ == nullptr ? LinearPrecision::kExact : impl_->precision();
+}
 LinearBackend Linear::backend() const noexcept { return impl_ == nullptr ? LinearBackend::kTile : impl_->backend(); }
 size_t Linear::weight_bytes() const noexcept { return impl_ == nullptr ? 0 : impl_->weight_bytes(); }
 std::span<const std::byte> Linear::packed() const noexcept {

@@ -29,6 +29,7 @@ class LinearImpl {
                         int64_t /*end*/) const noexcept {}
   // Requires: the feature exists. False: the weights are not there any more.
   virtual bool ReadWeights(int64_t /*feature*/, float* /*out*/) const noexcept { return false; }
+  virtual LinearPrecision precision() const noexcept { return LinearPrecision::kExact; }
   virtual int64_t num_weight_rows() const noexcept { return 0; }
   virtual std::span<const std::byte> packed() const noexcept { return {}; }
   // As in Linear, rows > 0.

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/blocking.h"
+#include "base/float16.h"
 #include "base/weight_tile.h"
 
 namespace headlane::internal {
@@ -163,8 +164,96 @@ void PackCodes(const uint8_t* codes, int lane, uint8_t* block) {
   }
 }
 
+// For integer dot products: a byte for each of four inputs of a feature.
 template <WeightFormat kFormat>
-void PackBlocks(const uint8_t* const* rows, int64_t num_rows, int64_t in_features, uint8_t* tile) {
+void PackQuads(const uint8_t* codes, int lane, uint8_t* block) {
+  constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
+  constexpr int kQuads = kInfo.group / 4, kUpperBits = kInfo.bits - 4;
+  for (int group = 0; group < kInfo.num_groups; ++group, codes += kInfo.group) {
+    uint8_t* const words = block + kInfo.codes_at + group * kInfo.group_bytes() + lane * 4;
+    for (int k = 0; k < kInfo.group; ++k) {
+      const int quad = k / 4, byte = k % 4;
+      if constexpr (kInfo.bits == 8) {
+        words[quad * 64 + byte] = codes[k];
+        continue;
+      }
+      // Every byte is written first by the quad whose code comes lowest in it.
+      uint8_t& lower = words[quad % (kQuads / 2) * 64 + byte];
+      const int code = codes[k] & 15;
+      lower = static_cast<uint8_t>(quad < kQuads / 2 ? code : lower | code << 4);
+      if constexpr (kUpperBits > 0 && kUpperBits < 4) {
+        uint8_t& upper = words[kQuads / 2 * 64 + byte];
+        upper = static_cast<uint8_t>((quad == 0 ? 0 : upper) | (codes[k] >> 4) << (quad * kUpperBits));
+      }
+    }
+  }
+}
+
+// The inverse, of one group.
+template <WeightFormat kFormat>
+void UnpackQuads(const uint8_t* words, uint8_t* codes) {
+  constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
+  constexpr int kQuads = kInfo.group / 4, kUpperBits = kInfo.bits - 4;
+  for (int k = 0; k < kInfo.group; ++k) {
+    const int quad = k / 4, byte = k % 4;
+    if constexpr (kInfo.bits == 8) {
+      codes[k] = words[quad * 64 + byte];
+    } else {
+      int code = words[quad % (kQuads / 2) * 64 + byte] >> (quad < kQuads / 2 ? 0 : 4) & 15;
+      if constexpr (kUpperBits > 0) {
+        const int upper = words[kQuads / 2 * 64 + byte] >> (quad * kUpperBits);
+        code |= (upper & ((1 << kUpperBits) - 1)) << 4;
+      }
+      codes[k] = static_cast<uint8_t>(code);
+    }
+  }
+}
+
+float ReadHalf(const uint8_t* p) {
+  uint16_t half;
+  std::memcpy(&half, p, sizeof(half));
+  return F16ToF32(half);
+}
+
+// A field of 6 bits of PackFields.
+int ReadField(const uint8_t* words, int lane, int field) {
+  uint32_t word[3];
+  for (int w = 0; w < 3; ++w) word[w] = LoadU32(words + w * 64 + lane * 4);
+  if (field < 15) return static_cast<int>(word[field % 3] >> (field / 3 * 6) & 63);
+  return static_cast<int>(word[0] >> 30 | word[1] >> 30 << 2 | word[2] >> 30 << 4);
+}
+
+template <WeightFormat kFormat>
+void ReadWeightsOf(const uint8_t* block, int lane, int64_t in_features, float* out) {
+  constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
+  uint8_t codes[kInfo.group];
+  for (int64_t k = 0; k < in_features; k += kInfo.block_len(), block += kInfo.block_bytes) {
+    const float d = ReadHalf(block + kInfo.d_at + lane * 2);
+    for (int group = 0; group < kInfo.num_groups; ++group, out += kInfo.group) {
+      UnpackQuads<kFormat>(block + kInfo.codes_at + group * kInfo.group_bytes() + lane * 4, codes);
+      float scale = d, min = 0.0f;
+      if constexpr (kFormat == WeightFormat::kQ6_K) {
+        scale = d * static_cast<float>(static_cast<int8_t>(block[kInfo.scales_at + group * kTileKeys + lane]));
+      } else if constexpr (kInfo.has_min) {
+        min = ReadHalf(block + kInfo.min_at + lane * 2);
+        if constexpr (kInfo.num_groups > 1) {
+          const uint8_t* const fields = block + kInfo.scales_at;
+          scale = d * static_cast<float>(ReadField(fields, lane, 2 * group));
+          min = -(min * static_cast<float>(ReadField(fields, lane, 2 * group + 1)));
+        }
+      }
+      for (int k_in = 0; k_in < kInfo.group; ++k_in) {
+        const int code = kInfo.bits == 8 ? static_cast<int8_t>(codes[k_in]) : codes[k_in] - kInfo.offset;
+        // The product is exact, so that the sum rounds once.
+        out[k_in] = static_cast<float>(code) * scale;
+        if constexpr (kInfo.has_min) out[k_in] += min;
+      }
+    }
+  }
+}
+
+template <WeightFormat kFormat>
+void PackBlocks(bool int8, const uint8_t* const* rows, int64_t num_rows, int64_t in_features, uint8_t* tile) {
   constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
   const int64_t block_bytes = kInfo.block_bytes / kTileKeys;  // as stored: a tile has 16 of them
   const int64_t num_blocks = in_features / kInfo.block_len();
@@ -175,7 +264,11 @@ void PackBlocks(const uint8_t* const* rows, int64_t num_rows, int64_t in_feature
     for (int lane = 0; lane < num_rows; ++lane) {
       const uint8_t* const stored = rows[lane] + i * block_bytes;
       ReadCodes<kFormat>(stored, codes);
-      PackCodes<kFormat>(codes, lane, tile);
+      if (int8) {
+        PackQuads<kFormat>(codes, lane, tile);
+      } else {
+        PackCodes<kFormat>(codes, lane, tile);
+      }
       PackScales<kFormat>(stored, lane, tile);
     }
   }
@@ -200,7 +293,7 @@ void PackNumbers(const uint8_t* const* rows, int64_t num_rows, int64_t in_featur
 
 }  // namespace
 
-void PackWeightTile(WeightFormat format, const uint8_t* const* rows, int64_t num_rows, int64_t in_features,
+void PackWeightTile(WeightFormat format, bool int8, const uint8_t* const* rows, int64_t num_rows, int64_t in_features,
                     uint8_t* tile) noexcept {
   const int64_t tile_bytes = WeightTileBytes(format, in_features);
   switch (format) {
@@ -211,21 +304,47 @@ void PackWeightTile(WeightFormat format, const uint8_t* const* rows, int64_t num
     case WeightFormat::kBF16:
       return PackNumbers<2, 2>(rows, num_rows, in_features, tile, tile_bytes);
     case WeightFormat::kQ8_0:
-      return PackBlocks<WeightFormat::kQ8_0>(rows, num_rows, in_features, tile);
+      return PackBlocks<WeightFormat::kQ8_0>(int8, rows, num_rows, in_features, tile);
     case WeightFormat::kQ4_0:
-      return PackBlocks<WeightFormat::kQ4_0>(rows, num_rows, in_features, tile);
+      return PackBlocks<WeightFormat::kQ4_0>(int8, rows, num_rows, in_features, tile);
     case WeightFormat::kQ4_1:
-      return PackBlocks<WeightFormat::kQ4_1>(rows, num_rows, in_features, tile);
+      return PackBlocks<WeightFormat::kQ4_1>(int8, rows, num_rows, in_features, tile);
     case WeightFormat::kQ5_0:
-      return PackBlocks<WeightFormat::kQ5_0>(rows, num_rows, in_features, tile);
+      return PackBlocks<WeightFormat::kQ5_0>(int8, rows, num_rows, in_features, tile);
     case WeightFormat::kQ5_1:
-      return PackBlocks<WeightFormat::kQ5_1>(rows, num_rows, in_features, tile);
+      return PackBlocks<WeightFormat::kQ5_1>(int8, rows, num_rows, in_features, tile);
     case WeightFormat::kQ4_K:
-      return PackBlocks<WeightFormat::kQ4_K>(rows, num_rows, in_features, tile);
+      return PackBlocks<WeightFormat::kQ4_K>(int8, rows, num_rows, in_features, tile);
     case WeightFormat::kQ5_K:
-      return PackBlocks<WeightFormat::kQ5_K>(rows, num_rows, in_features, tile);
+      return PackBlocks<WeightFormat::kQ5_K>(int8, rows, num_rows, in_features, tile);
     case WeightFormat::kQ6_K:
-      return PackBlocks<WeightFormat::kQ6_K>(rows, num_rows, in_features, tile);
+      return PackBlocks<WeightFormat::kQ6_K>(int8, rows, num_rows, in_features, tile);
+  }
+}
+
+void ReadInt8Weights(WeightFormat format, const uint8_t* tile, int64_t lane, int64_t in_features, float* out) noexcept {
+  const int i = static_cast<int>(lane);
+  switch (format) {
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+      return;
+    case WeightFormat::kQ8_0:
+      return ReadWeightsOf<WeightFormat::kQ8_0>(tile, i, in_features, out);
+    case WeightFormat::kQ4_0:
+      return ReadWeightsOf<WeightFormat::kQ4_0>(tile, i, in_features, out);
+    case WeightFormat::kQ4_1:
+      return ReadWeightsOf<WeightFormat::kQ4_1>(tile, i, in_features, out);
+    case WeightFormat::kQ5_0:
+      return ReadWeightsOf<WeightFormat::kQ5_0>(tile, i, in_features, out);
+    case WeightFormat::kQ5_1:
+      return ReadWeightsOf<WeightFormat::kQ5_1>(tile, i, in_features, out);
+    case WeightFormat::kQ4_K:
+      return ReadWeightsOf<WeightFormat::kQ4_K>(tile, i, in_features, out);
+    case WeightFormat::kQ5_K:
+      return ReadWeightsOf<WeightFormat::kQ5_K>(tile, i, in_features, out);
+    case WeightFormat::kQ6_K:
+      return ReadWeightsOf<WeightFormat::kQ6_K>(tile, i, in_features, out);
   }
 }
 

@@ -12,9 +12,13 @@
 namespace headlane::internal {
 
 // `rows`: num_rows (1 .. 16) stored rows of in_features weights, a whole number of blocks, of any alignment. Features
-// that do not exist get weights of 0. `tile` has WeightTileBytes(format, in_features).
-void PackWeightTile(WeightFormat format, const uint8_t* const* rows, int64_t num_rows, int64_t in_features,
+// that do not exist get weights of 0. `tile` has WeightTileBytes(format, in_features). `int8`: laid out for
+// LinearPrecision::kInt8, where the format has blocks.
+void PackWeightTile(WeightFormat format, bool int8, const uint8_t* const* rows, int64_t num_rows, int64_t in_features,
                     uint8_t* tile) noexcept;
+
+// The weights of one feature of such a tile with `int8`, of a format with blocks: exact.
+void ReadInt8Weights(WeightFormat format, const uint8_t* tile, int64_t lane, int64_t in_features, float* out) noexcept;
 
 }  // namespace headlane::internal
 

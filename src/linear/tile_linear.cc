@@ -16,6 +16,10 @@
 //   mr, nr         the micro-kernel's registers
 // Sums stay in a buffer of the item, so that y is written once, with what is added to or made of them. Both buffers are
 // on the stack: no state, whoever calls. x is not packed: each broadcast reads the next float of a row.
+//
+// With LinearPrecision::kInt8 items have fewer rows and more tiles (RunInt8Items), because every item quantises its
+// rows for itself: there is no memory that items could share. What is done for a float of x should be little beside its
+// products with the item's features, and what is done for a weight beside its products with the item's rows.
 #include "linear/tile_linear.h"
 
 #include <algorithm>
@@ -31,6 +35,7 @@
 #include "exec/parallel_for.h"
 #include "kernels/kernel_api.h"
 #include "linear/first_error.h"
+#include "linear/int8_sums.h"
 #include "linear/pack_weights.h"
 
 namespace headlane::internal {
@@ -49,6 +54,10 @@ constexpr int64_t kGroupTiles = 2;
 // Floats of sums that few rows keep where these do not go to y straight away.
 constexpr int64_t kFewSums = 4096;
 
+// Tiles of an item of several rows with 8-bit activations, at most.
+constexpr int64_t kInt8ItemTiles = 16;
+static_assert(kInt8MaxRows % 8 == 0);
+
 // With few rows a worker should find at least so many bytes of weights in an item: taking one costs a trip to the
 // shared counter.
 constexpr int64_t kMinItemBytes = 64 << 10;
@@ -66,6 +75,7 @@ struct Part {
   const uint8_t* tiles = nullptr;
   const float* bias = nullptr;  // null: none
   WeightKernels kernels = {};
+  const Int8Kernels* int8 = nullptr;  // null: activations stay as they are
 
   int64_t Features(int64_t tile_begin, int64_t tile_end) const {
     return std::min(tile_end * kTileFeatures, out_features) - tile_begin * kTileFeatures;
@@ -86,7 +96,9 @@ class TileLinear final : public LinearImpl {
       : LinearImpl(LinearBackend::kTile, layout.out_features, spec.in_features),
         kernels_(ActiveKernels()),
         output_(spec.output) {
-    std::snprintf(implementation_, sizeof(implementation_), "tile %s", kernels_.target);
+    precision_ = spec.precision;
+    std::snprintf(implementation_, sizeof(implementation_), "tile %s%s",
+                  spec.precision == LinearPrecision::kInt8 ? "int8 " : "", kernels_.target);
   }
 
   // Fills parts_, whose tiles stand at `packed`, or in memory of the layer when that is empty.
@@ -106,6 +118,7 @@ class TileLinear final : public LinearImpl {
   void RunItems(const LinearOperands& operands, int num_workers, int64_t begin, int64_t end) const noexcept override;
   bool ReadWeights(int64_t feature, float* out) const noexcept override;
 
+  LinearPrecision precision() const noexcept override { return precision_; }
   int64_t num_weight_rows() const noexcept override { return weight_rows_; }
   std::span<const std::byte> packed() const noexcept override { return packed_; }
   size_t weight_bytes() const noexcept override { return packed_.size(); }
@@ -117,11 +130,13 @@ class TileLinear final : public LinearImpl {
   Status PackTiles(const LinearPart& from, const Part& part, int64_t begin, int64_t end, FirstError& error,
                    int64_t first_tile) noexcept;
 
-  void FewRows(const LinearOperands& operands, int64_t unit_begin, int64_t unit_end) const;
-  void FewRowsOfPart(const LinearOperands& operands, const Part& part, int64_t tile_begin, int64_t tile_end) const;
-  void FewRowsOfPair(const LinearOperands& operands, int64_t tile_begin, int64_t tile_end) const;
+  // `scratch` is null where no part is multiplied with 8-bit activations.
+  void FewRows(const LinearOperands& operands, int64_t unit_begin, int64_t unit_end, Int8Scratch* scratch) const;
+  void FewRowsOfPart(const LinearOperands& operands, const Part& part, int64_t tile_begin, int64_t tile_end,
+                     Int8Scratch* scratch) const;
+  void FewRowsOfPair(const LinearOperands& operands, int64_t tile_begin, int64_t tile_end, Int8Scratch* scratch) const;
   void FewSums(const LinearOperands& operands, const Part& part, int64_t tile_begin, int64_t tile_end, float* sums,
-               int64_t pitch) const;
+               int64_t pitch, Int8Scratch* scratch) const;
 
   // Tiles of one part that are side by side in a panel, and in the buffer of sums.
   struct PanelRun {
@@ -131,12 +146,26 @@ class TileLinear final : public LinearImpl {
   void ManyRows(const LinearOperands& operands, int64_t row_begin, int64_t row_end, int64_t unit_begin,
                 int64_t unit_end) const;
   void PanelSums(const LinearOperands& operands, int64_t row_begin, int64_t row_end, const PanelRun* runs, int num_runs,
-                 float* panel, float* sums, int64_t pitch) const;
+                 float* panel, int64_t max_kc, float* sums, int64_t pitch) const;
+  void RunInt8Items(const LinearOperands& operands, const Partition& cut, int64_t begin, int64_t end) const;
+  void Int8Rows(const LinearOperands& operands, int64_t row_begin, int64_t row_end, int64_t unit_begin,
+                int64_t unit_end, Int8Scratch& scratch) const;
+  Int8Run Int8RunOf(const Part& part, int64_t tile_begin, int64_t tile_end, float* sums) const {
+    return {part.format,
+            part.int8,
+            part.tiles + tile_begin * part.tile_bytes,
+            part.tile_bytes,
+            tile_end - tile_begin,
+            part.Features(tile_begin, tile_end),
+            sums};
+  }
   void Output(const PanelRun* runs, const LinearOperands& operands, int64_t row_begin, int64_t row_end, float* sums,
               int64_t pitch) const;
 
   const KernelTable& kernels_;
   LinearOutput output_;
+  LinearPrecision precision_;
+  bool has_int8_ = false;  // a part of it
   std::unique_ptr<Part[]> parts_;
   int num_parts_ = 0;
   int64_t num_units_ = 0;
@@ -174,6 +203,10 @@ Status TileLinear::Init(const LinearSpec& spec, const WeightLayout& layout,
     part.offset = offset;
     part.tiles = reinterpret_cast<const uint8_t*>(packed.data()) + offset;
     part.kernels = kernels_.weights[static_cast<int>(from.format)];
+    if (spec.precision == LinearPrecision::kInt8 && WeightTileOf(from.format).block_len() > 1) {
+      part.int8 = &kernels_.int8[static_cast<int>(from.format)];
+      has_int8_ = true;
+    }
     if (from.bias != nullptr) {
       float* const bias = bias_.as<float>() + weight_rows_;
       std::copy_n(from.bias, from.out_features, bias);
@@ -215,7 +248,7 @@ Status TileLinear::PackTiles(const LinearPart& from, const Part& part, int64_t b
         rows[i] = to;
       }
     }
-    PackWeightTile(part.format, rows, num_rows, in_features(),
+    PackWeightTile(part.format, part.int8 != nullptr, rows, num_rows, in_features(),
                    buffer_.as<uint8_t>() + part.offset + tile * part.tile_bytes);
   }
   return OkStatus();
@@ -240,7 +273,14 @@ Status TileLinear::Pack(const LinearSpec& spec, Executor& executor) noexcept {
 
 Partition TileLinear::Cut(int64_t rows, int64_t num_workers) const {
   Partition cut = {};
-  if (rows <= kMaxWeightRows) {
+  if (has_int8_ && rows > 1) {
+    cut.num_row_blocks = CeilDiv(rows, kInt8MaxRows);
+    cut.rows_per_block = RoundUp(CeilDiv(rows, cut.num_row_blocks), 8);
+    cut.num_row_blocks = CeilDiv(rows, cut.rows_per_block);
+    const int64_t wanted = num_workers == 1 ? 1 : CeilDiv(num_workers * kItemsPerWorker, cut.num_row_blocks);
+    cut.units_per_block =
+        std::clamp<int64_t>(CeilDiv(num_units_, wanted), 1, is_pairs() ? kInt8ItemTiles / 2 : kInt8ItemTiles);
+  } else if (rows <= kMaxWeightRows) {
     cut.rows_per_block = rows;
     cut.num_row_blocks = 1;
     // Blocks of whole groups of tiles that kernels take at once, as many for each worker.
@@ -262,31 +302,33 @@ Partition TileLinear::Cut(int64_t rows, int64_t num_workers) const {
 
 void TileLinear::RunItems(const LinearOperands& operands, int num_workers, int64_t begin, int64_t end) const noexcept {
   const Partition cut = Cut(operands.rows, std::max(num_workers, 1));
+  if (has_int8_) return RunInt8Items(operands, cut, begin, end);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t row_begin = item / cut.num_unit_blocks * cut.rows_per_block;
     const int64_t unit_begin = item % cut.num_unit_blocks * cut.units_per_block;
     const int64_t unit_end = std::min(unit_begin + cut.units_per_block, num_units_);
     if (operands.rows <= kMaxWeightRows) {
-      FewRows(operands, unit_begin, unit_end);
+      FewRows(operands, unit_begin, unit_end, nullptr);
     } else {
       ManyRows(operands, row_begin, std::min(row_begin + cut.rows_per_block, operands.rows), unit_begin, unit_end);
     }
   }
 }
 
-void TileLinear::FewRows(const LinearOperands& operands, int64_t unit_begin, int64_t unit_end) const {
-  if (is_pairs()) return FewRowsOfPair(operands, unit_begin, unit_end);
+void TileLinear::FewRows(const LinearOperands& operands, int64_t unit_begin, int64_t unit_end,
+                         Int8Scratch* scratch) const {
+  if (is_pairs()) return FewRowsOfPair(operands, unit_begin, unit_end, scratch);
   int64_t first = 0;
   for (int i = 0; i < num_parts_; first += parts_[i++].num_tiles) {
     const int64_t begin = std::max<int64_t>(unit_begin - first, 0);
     const int64_t end = std::min(unit_end - first, parts_[i].num_tiles);
-    if (begin < end) FewRowsOfPart(operands, parts_[i], begin, end);
+    if (begin < end) FewRowsOfPart(operands, parts_[i], begin, end, scratch);
   }
 }
 
 // sums [rows][pitch] = x * w^T + bias
 void TileLinear::FewSums(const LinearOperands& operands, const Part& part, int64_t tile_begin, int64_t tile_end,
-                         float* sums, int64_t pitch) const {
+                         float* sums, int64_t pitch, Int8Scratch* scratch) const {
   WeightArgs args = {};
   args.x = operands.x;
   args.x_pitch = operands.x_stride;
@@ -298,25 +340,30 @@ void TileLinear::FewSums(const LinearOperands& operands, const Part& part, int64
   args.y = sums;
   args.y_pitch = pitch;
   args.num_features = part.Features(tile_begin, tile_end);
-  part.kernels.few_rows(args);
+  if (part.int8 != nullptr) {
+    const Int8Run run = Int8RunOf(part, tile_begin, tile_end, sums);
+    Int8Sums(kernels_, operands, 0, operands.rows, in_features(), {&run, 1}, pitch, *scratch);
+  } else {
+    part.kernels.few_rows(args);
+  }
   if (part.bias == nullptr) return;
   for (int64_t row = 0; row < operands.rows; ++row) {
     kernels_.elementwise.add(part.bias + tile_begin * kTileFeatures, args.num_features, sums + row * pitch);
   }
 }
 
-void TileLinear::FewRowsOfPart(const LinearOperands& operands, const Part& part, int64_t tile_begin,
-                               int64_t tile_end) const {
+void TileLinear::FewRowsOfPart(const LinearOperands& operands, const Part& part, int64_t tile_begin, int64_t tile_end,
+                               Int8Scratch* scratch) const {
   float* const y = operands.y + part.first_feature;
   if (output_ == LinearOutput::kStore) {
-    return FewSums(operands, part, tile_begin, tile_end, y + tile_begin * kTileFeatures, operands.y_stride);
+    return FewSums(operands, part, tile_begin, tile_end, y + tile_begin * kTileFeatures, operands.y_stride, scratch);
   }
   alignas(64) float sums[kFewSums];
   const int64_t step = kFewSums / (operands.rows * kTileFeatures) / kGroupTiles * kGroupTiles;
   for (int64_t begin = tile_begin; begin < tile_end; begin += step) {
     const int64_t end = std::min(begin + step, tile_end);
     const int64_t pitch = (end - begin) * kTileFeatures;
-    FewSums(operands, part, begin, end, sums, pitch);
+    FewSums(operands, part, begin, end, sums, pitch, scratch);
     for (int64_t row = 0; row < operands.rows; ++row) {
       kernels_.elementwise.add(sums + row * pitch, part.Features(begin, end),
                                y + row * operands.y_stride + begin * kTileFeatures);
@@ -324,15 +371,16 @@ void TileLinear::FewRowsOfPart(const LinearOperands& operands, const Part& part,
   }
 }
 
-void TileLinear::FewRowsOfPair(const LinearOperands& operands, int64_t tile_begin, int64_t tile_end) const {
+void TileLinear::FewRowsOfPair(const LinearOperands& operands, int64_t tile_begin, int64_t tile_end,
+                               Int8Scratch* scratch) const {
   alignas(64) float gates[kFewSums];
   alignas(64) float ups[kFewSums];
   const int64_t step = kFewSums / (operands.rows * kTileFeatures) / kGroupTiles * kGroupTiles;
   for (int64_t begin = tile_begin; begin < tile_end; begin += step) {
     const int64_t end = std::min(begin + step, tile_end);
     const int64_t pitch = (end - begin) * kTileFeatures;
-    FewSums(operands, parts_[0], begin, end, gates, pitch);
-    FewSums(operands, parts_[1], begin, end, ups, pitch);
+    FewSums(operands, parts_[0], begin, end, gates, pitch, scratch);
+    FewSums(operands, parts_[1], begin, end, ups, pitch, scratch);
     for (int64_t row = 0; row < operands.rows; ++row) {
       kernels_.elementwise.silu_mul(gates + row * pitch, ups + row * pitch, parts_[0].Features(begin, end),
                                     operands.y + row * operands.y_stride + begin * kTileFeatures);
@@ -342,9 +390,9 @@ void TileLinear::FewRowsOfPair(const LinearOperands& operands, int64_t tile_begi
 
 // sums [rows][pitch] = x * w^T of at most kPanelTiles tiles; the sums of tiles are 16 floats apart.
 void TileLinear::PanelSums(const LinearOperands& operands, int64_t row_begin, int64_t row_end, const PanelRun* runs,
-                           int num_runs, float* panel, float* sums, int64_t pitch) const {
+                           int num_runs, float* panel, int64_t max_kc, float* sums, int64_t pitch) const {
   const int64_t k = in_features();
-  const int64_t kc = RoundUp(CeilDiv(k, CeilDiv(k, kMaxKc)), k % 256 == 0 ? 256 : 32);
+  const int64_t kc = RoundUp(CeilDiv(k, CeilDiv(k, max_kc)), k % 256 == 0 ? 256 : 32);
   for (int64_t k_begin = 0; k_begin < k; k_begin += kc) {
     const int64_t k_end = std::min(k_begin + kc, k);
     LinearArgs args = {};
@@ -414,7 +462,7 @@ void TileLinear::ManyRows(const LinearOperands& operands, int64_t row_begin, int
   constexpr int64_t kPitch = kPanelTiles * kTileFeatures;
   if (is_pairs()) {
     const PanelRun runs[2] = {{&parts_[0], unit_begin, unit_end}, {&parts_[1], unit_begin, unit_end}};
-    PanelSums(operands, row_begin, row_end, runs, 2, panel, sums, kPitch);
+    PanelSums(operands, row_begin, row_end, runs, 2, panel, kMaxKc, sums, kPitch);
     return Output(runs, operands, row_begin, row_end, sums, kPitch);
   }
   int64_t first = 0;
@@ -422,8 +470,67 @@ void TileLinear::ManyRows(const LinearOperands& operands, int64_t row_begin, int
     const PanelRun run = {&parts_[i], std::max<int64_t>(unit_begin - first, 0),
                           std::min(unit_end - first, parts_[i].num_tiles)};
     if (run.tile_begin >= run.tile_end) continue;
-    PanelSums(operands, row_begin, row_end, &run, 1, panel, sums, kPitch);
+    PanelSums(operands, row_begin, row_end, &run, 1, panel, kMaxKc, sums, kPitch);
     Output(&run, operands, row_begin, row_end, sums, kPitch);
+  }
+}
+
+// Rows of an item with 8-bit activations, and more of them than one.
+void TileLinear::Int8Rows(const LinearOperands& operands, int64_t row_begin, int64_t row_end, int64_t unit_begin,
+                          int64_t unit_end, Int8Scratch& scratch) const {
+  alignas(64) float sums[kInt8MaxRows * kInt8ItemTiles * kTileFeatures];
+  PanelRun runs[2];
+  int64_t first = 0;
+  for (int i = 0; i < num_parts_; first += parts_[i++].num_tiles) {
+    int num_runs = 0;
+    if (is_pairs()) {
+      for (const Part* part : {&parts_[0], &parts_[1]}) runs[num_runs++] = {part, unit_begin, unit_end};
+    } else {
+      runs[num_runs++] = {&parts_[i], std::max<int64_t>(unit_begin - first, 0),
+                          std::min(unit_end - first, parts_[i].num_tiles)};
+    }
+    if (runs[0].tile_begin >= runs[0].tile_end) continue;
+    const int64_t width = (runs[0].tile_end - runs[0].tile_begin) * kTileFeatures, pitch = width * num_runs;
+    Int8Run int8_runs[2];
+    size_t num_int8 = 0;
+    for (int j = 0; j < num_runs; ++j) {
+      const PanelRun& run = runs[j];
+      float* const to = sums + j * width;
+      if (run.part->int8 != nullptr) {
+        int8_runs[num_int8++] = Int8RunOf(*run.part, run.tile_begin, run.tile_end, to);
+        continue;
+      }
+      // A tile at a time, as the panel here is a small one.
+      constexpr int64_t kKc = 256;
+      static_assert(kKc * kTileFeatures * sizeof(float) <= Int8Scratch::kPanelBytes);
+      for (int64_t tile = run.tile_begin; tile < run.tile_end; ++tile) {
+        const PanelRun one = {run.part, tile, tile + 1};
+        PanelSums(operands, row_begin, row_end, &one, 1, reinterpret_cast<float*>(scratch.panel()), kKc,
+                  to + (tile - run.tile_begin) * kTileFeatures, pitch);
+      }
+    }
+    if (num_int8 > 0) {
+      Int8Sums(kernels_, operands, row_begin, row_end - row_begin, in_features(), {int8_runs, num_int8}, pitch,
+               scratch);
+    }
+    Output(runs, operands, row_begin, row_end, sums, pitch);
+    if (is_pairs()) return;
+  }
+}
+
+// As RunItems, for layers that have 8-bit activations: quantised rows stay from item to item.
+void TileLinear::RunInt8Items(const LinearOperands& operands, const Partition& cut, int64_t begin, int64_t end) const {
+  Int8Scratch scratch;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t row_begin = item / cut.num_unit_blocks * cut.rows_per_block;
+    const int64_t unit_begin = item % cut.num_unit_blocks * cut.units_per_block;
+    const int64_t unit_end = std::min(unit_begin + cut.units_per_block, num_units_);
+    if (operands.rows == 1) {
+      FewRows(operands, unit_begin, unit_end, &scratch);
+    } else {
+      Int8Rows(operands, row_begin, std::min(row_begin + cut.rows_per_block, operands.rows), unit_begin, unit_end,
+               scratch);
+    }
   }
 }
 
@@ -432,6 +539,10 @@ bool TileLinear::ReadWeights(int64_t feature, float* out) const noexcept {
   while (feature >= part->first_feature + part->out_features) ++part;
   const int64_t row = feature - part->first_feature;
   const uint8_t* const tile = part->tiles + row / kTileFeatures * part->tile_bytes;
+  if (part->int8 != nullptr) {
+    ReadInt8Weights(part->format, tile, row % kTileFeatures, in_features(), out);
+    return true;
+  }
   alignas(64) float panel[kTileFeatures * kMaxKc];
   for (int64_t k_begin = 0; k_begin < in_features(); k_begin += kMaxKc) {
     const int64_t k_end = std::min(k_begin + kMaxKc, in_features());

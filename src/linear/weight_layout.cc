@@ -37,6 +37,14 @@ Status CheckRowsOf(const LinearPart& part, size_t index, int64_t row_bytes) {
 
 Status CheckLinearSpec(const LinearSpec& spec, bool with_rows, WeightLayout* layout) noexcept {
   *layout = {};
+  if (spec.precision != LinearPrecision::kExact && spec.precision != LinearPrecision::kInt8) {
+    return MakeStatus(StatusCode::kInvalidArgument, "linear: precision %d is none of 0 .. 1",
+                      static_cast<int>(spec.precision));
+  }
+  if (spec.precision == LinearPrecision::kInt8 && spec.backend != LinearBackend::kTile) {
+    return MakeStatus(StatusCode::kUnsupported, "linear: precision 'int8' is for backend 'tile', not '%s'",
+                      LinearBackendName(spec.backend));
+  }
   if (spec.parts.empty()) return MakeStatus(StatusCode::kInvalidArgument, "linear: a layer of no parts");
   for (size_t i = 0; i < spec.parts.size(); ++i) {
     const LinearPart& part = spec.parts[i];
@@ -94,6 +102,7 @@ uint64_t WeightLayoutNumber(const LinearSpec& spec) noexcept {
     add(static_cast<int64_t>(part.format));
     add(part.out_features);
   }
+  if (spec.precision != LinearPrecision::kExact) add(static_cast<int64_t>(spec.precision));
   return hash;
 }
 
