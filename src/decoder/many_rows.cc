@@ -161,6 +161,7 @@ Status Choosing::Measure(Shape& shape) {
   choice.rows = kMeasuredRows;
   choice.candidates.push_back({LinearBackend::kTile, tiles.implementation(), OkStatus(), 0});
   std::vector<Linear> others;
+  std::vector<LinearBackend> backends;  // of these
   for (const LinearBackend backend : kOthers) {
     Result<Linear> other = Make(shape.first_layer, shape.kind, backend);
     if (!other.ok()) {
@@ -169,6 +170,7 @@ Status Choosing::Measure(Shape& shape) {
     }
     choice.candidates.push_back({backend, other->implementation(), OkStatus(), 0});
     others.push_back(std::move(other).value());
+    backends.push_back(backend);
   }
   if (others.empty()) return OkStatus();
 
@@ -182,7 +184,7 @@ Status Choosing::Measure(Shape& shape) {
   }
   const size_t best = static_cast<size_t>(std::min_element(seconds.begin() + 1, seconds.end()) - seconds.begin());
   if (!(seconds[best] < kWorthwhile * seconds[0])) return OkStatus();
-  choice.many_rows = layers[best]->backend();
+  choice.many_rows = backends[best - 1];
   for (const int64_t rows : kRowCounts) {
     if (rows < kRowCounts[0]) {
       const Linear* const two[] = {&tiles, layers[best]};

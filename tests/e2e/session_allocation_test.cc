@@ -1,11 +1,13 @@
 // No allocation per token: a session has all its memory before the first one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <tuple>
 #include <vector>
 
+#include "decoder/decoder_impl.h"
 #include "headlane/decoder.h"
 #include "kv/allocation_hooks.h"
 
@@ -70,6 +72,33 @@ TEST(SessionAllocation, NoneInTheStepsOfABatch) {
   for (int i = 0; i < 40; ++i) {
     ASSERT_TRUE(session->Step(std::span(tokens).first(20 - static_cast<size_t>(i % 3))).ok());
   }
+  EXPECT_EQ(internal::NumAllocations() - before, 0);
+}
+
+// oneDNN allocates while it runs, which prompts do; single tokens and short prompts never get there.
+TEST(SessionAllocation, NonePerTokenBesideCopiesForManyRows) {
+  Result<Model> model = Model::Synthetic("tiny", 1);
+  ASSERT_TRUE(model.ok()) << model.status().c_str();
+  LoadOptions load;
+  load.numerics = Numerics::kFastest;
+  internal::ChoiceMachine machine = internal::ThisMachine();
+  machine.measure = [](std::span<const Linear* const>, int64_t, Executor&, std::span<double> seconds) {
+    std::fill(seconds.begin(), seconds.end(), 0.5);
+    seconds[0] = 1;
+    return OkStatus();
+  };
+  ASSERT_TRUE(internal::LoadModelWeights(const_cast<internal::ModelImpl&>(model->impl()), load, machine).ok());
+  EXPECT_EQ(model->weight_copy_bytes() > 0, HasLinearBackend(LinearBackend::kOneDnn));
+  SessionOptions options;
+  options.threads = 2;
+  Result<Session> session = Session::Create(*model, options);
+  ASSERT_TRUE(session.ok()) << session.status().c_str();
+  ASSERT_TRUE(session->Prefill(std::vector<int32_t>(200, 3)).ok());
+  ASSERT_TRUE(session->Step(1).ok());
+  const std::vector<int32_t> few(31, 5);
+  const int64_t before = internal::NumAllocations();
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(session->Step(i).ok());
+  ASSERT_TRUE(session->Prefill(few).ok());
   EXPECT_EQ(internal::NumAllocations() - before, 0);
 }
 
