@@ -66,6 +66,9 @@ struct LoadOptions {
   // (prompts), keeps a copy for these; Model::layer_choices says so. Then no promise of bits, across loads neither;
   // single tokens still go through our tiles. Which threads measure is said below.
   Numerics numerics = Numerics::kReproducible;
+  // kInt8, with kTile and kReproducible: faster, and less accurate than the file's weights allow; the same bits for any
+  // threads and chunks all the same. Only where the file has block-quantised weights.
+  LinearPrecision precision = LinearPrecision::kExact;
   int threads = 0;               // 0: as many as OpenMP would use. Ignored when `executor` is given.
   Executor* executor = nullptr;  // the caller's own
   ProgressCallback progress;     // units: parameters

@@ -18,8 +18,9 @@ struct Task {
   std::optional<Linear>* to = nullptr;
   int64_t num_parameters = 0;
 
-  LinearSpec Spec(LinearBackend backend) const noexcept {
-    return {backend, in_features, std::span<const LinearPart>(parts.data(), num_parts), output};
+  LinearSpec Spec(const LoadOptions& options) const noexcept {
+    return {options.linear, in_features, std::span<const LinearPart>(parts.data(), num_parts), output,
+            options.precision};
   }
 };
 
@@ -56,6 +57,7 @@ class Loading {
   std::vector<Task> tasks_;
   std::vector<std::vector<float>> biases_;  // until the layers have copied them
   std::vector<PackedEntry> entries_;        // kTile: of each task
+  bool has_blocks_ = false;                 // a part is block-quantised
   int64_t done_ = 0;                        // parameters
   int64_t total_ = 0;
 };
@@ -76,11 +78,13 @@ Status Loading::Add(std::initializer_list<Source> sources, LinearOutput output, 
       HEADLANE_RETURN_IF_ERROR(ReadVector(**source.bias, biases_.emplace_back()));
       part.bias = biases_.back().data();  // a vector that is moved keeps its floats where they are
     }
+    const WeightFormatInfo* format = FindWeightFormat(part.format);
+    has_blocks_ = has_blocks_ || (format != nullptr && format->block_len > 1);
     task.in_features = source.rows->row_len();
     task.num_parameters += source.rows->size();
   }
   if (options_.linear == LinearBackend::kTile) {
-    const LinearSpec spec = task.Spec(options_.linear);
+    const LinearSpec spec = task.Spec(options_);
     HEADLANE_ASSIGN_OR_RETURN(const int64_t bytes, Linear::PackedBytes(spec));
     entries_.push_back({Linear::PackedLayout(spec), bytes});
   }
@@ -102,7 +106,12 @@ Status Loading::Prepare() {
     HEADLANE_RETURN_IF_ERROR(Add({{&from.down}}, LinearOutput::kAdd, to.down));
   }
   HEADLANE_RETURN_IF_ERROR(ReadVector(tensors_.output_norm, weights_.output_norm));
-  return Add({{tensors_.head ? &*tensors_.head : &tensors_.embedding}}, LinearOutput::kStore, weights_.head);
+  HEADLANE_RETURN_IF_ERROR(
+      Add({{tensors_.head ? &*tensors_.head : &tensors_.embedding}}, LinearOutput::kStore, weights_.head));
+  if (options_.precision == LinearPrecision::kExact || has_blocks_) return OkStatus();
+  return MakeStatus(StatusCode::kUnsupported,
+                    "precision '%s' is for block-quantised weights; those of this model are '%s'",
+                    LinearPrecisionName(options_.precision), tensors_.weight_type.c_str());
 }
 
 Status Loading::Progress(int64_t done) {
@@ -123,7 +132,7 @@ Status Loading::Finish() {
 
 Status Loading::Pack(Executor& executor) {
   for (const Task& task : tasks_) {
-    auto linear = Linear::Create(task.Spec(options_.linear), executor);
+    auto linear = Linear::Create(task.Spec(options_), executor);
     if (!linear.ok()) return linear.status();
     task.to->emplace(std::move(linear).value());
     HEADLANE_RETURN_IF_ERROR(Progress(task.num_parameters));
@@ -134,7 +143,7 @@ Status Loading::Pack(Executor& executor) {
 Status Loading::Map(const ModelStamp& stamp, Executor& executor) {
   HEADLANE_ASSIGN_OR_RETURN(PackedFile file, PackedFile::Open(options_.packed_weights_path, stamp, entries_, executor));
   for (size_t i = 0; i < tasks_.size(); ++i) {
-    auto linear = Linear::CreateFromPacked(tasks_[i].Spec(options_.linear), file.entry(i));
+    auto linear = Linear::CreateFromPacked(tasks_[i].Spec(options_), file.entry(i));
     if (!linear.ok()) return linear.status();
     tasks_[i].to->emplace(std::move(linear).value());
   }
@@ -157,6 +166,12 @@ Result<std::unique_ptr<LlamaWeights>> LoadLlamaWeights(const LlamaTensors& tenso
   if (keep && (file == nullptr || options.expand || options.linear != LinearBackend::kTile)) {
     return MakeStatus(StatusCode::kInvalidArgument,
                       "packed_weights_path is for weights of a file, as they are stored, in layers of our own");
+  }
+  if (options.precision != LinearPrecision::kExact &&
+      (options.expand || options.linear != LinearBackend::kTile || options.numerics != Numerics::kReproducible)) {
+    return MakeStatus(StatusCode::kInvalidArgument,
+                      "precision '%s' is for weights as they are stored, in reproducible layers of our own",
+                      LinearPrecisionName(options.precision));
   }
   auto weights = std::make_unique<LlamaWeights>();
   Loading loading(tensors, options, *weights);

@@ -62,6 +62,10 @@ Result<uint64_t> ModelIdentity(const ModelImpl& model) noexcept {
     if (!linear.starts_with("tile") || !ActiveTarget().has_fma) {
       for (const char letter : linear) identity.Add(int64_t{letter});
     }
+    // Exact layers count as they did before there were others.
+    if (model.weights && model.weights->head->precision() != LinearPrecision::kExact) {
+      identity.Add(static_cast<int64_t>(model.weights->head->precision()));
+    }
     HEADLANE_RETURN_IF_ERROR(identity.AddRows(model.tensors.embedding));
     for (const LlamaLayerTensors& layer : model.tensors.layers) {
       for (const TensorRows* rows : {&layer.attention_norm, &layer.q, &layer.k, &layer.v, &layer.o, &layer.ff_norm,

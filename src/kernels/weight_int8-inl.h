@@ -68,6 +68,18 @@ HWY_INLINE HWY_MAYBE_UNUSED VI BroadcastWord(const void* p) {
   return hn::Set(DI(), word);
 }
 
+// A vector as it is. Additions of integers are associative, which compilers know: they would multiply all of a group
+// first, keep the products on the stack, and add later. And what they can fold into each multiplication they load once
+// per row.
+HWY_INLINE HWY_MAYBE_UNUSED VI KeepSum(VI sum) {
+#if HWY_ARCH_X86 && !HWY_COMPILER_MSVC
+  asm("" : "+v"(sum.raw));
+#elif HWY_ARCH_ARM_A64 && !HWY_TARGET_IS_SVE && !HWY_COMPILER_MSVC
+  asm("" : "+w"(sum.raw));
+#endif
+  return sum;
+}
+
 // sum + the products of four codes of each lane: of two each, where sums have 16 bits.
 HWY_INLINE HWY_MAYBE_UNUSED VI DotQuad(VI sum, VI w, VI x) {
   [[maybe_unused]] const DI di;
@@ -76,16 +88,16 @@ HWY_INLINE HWY_MAYBE_UNUSED VI DotQuad(VI sum, VI w, VI x) {
 #if HEADLANE_INT8_PAIRS
   const DI16 di16;
   const auto products = hn::SatWidenMulPairwiseAdd(di16, hn::BitCast(du8, w), hn::BitCast(di8, x));
-  return hn::BitCast(di, hn::Add(hn::BitCast(di16, sum), products));
+  return KeepSum(hn::BitCast(di, hn::Add(hn::BitCast(di16, sum), products)));
 #elif HWY_ARCH_X86
-  return hn::SumOfMulQuadAccumulate(di, hn::BitCast(du8, w), hn::BitCast(di8, x), sum);
+  return KeepSum(hn::SumOfMulQuadAccumulate(di, hn::BitCast(du8, w), hn::BitCast(di8, x), sum));
 #elif HWY_ARCH_ARM_A64 && !HWY_TARGET_IS_SVE && !HWY_COMPILER_MSVC
   const int8x16_t a = hn::BitCast(di8, w).raw, b = hn::BitCast(di8, x).raw;
 #if HWY_TARGET == HWY_NEON_BF16 || defined(__ARM_FEATURE_DOTPROD)
-  return VI(vdotq_s32(sum.raw, a, b));
+  return KeepSum(VI(vdotq_s32(sum.raw, a, b)));
 #else
   const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
-  return VI(vpadalq_s16(sum.raw, vpaddq_s16(low, high)));
+  return KeepSum(VI(vpadalq_s16(sum.raw, vpaddq_s16(low, high))));
 #endif
 #else
   return hn::SumOfMulQuadAccumulate(di, hn::BitCast(di8, w), hn::BitCast(di8, x), sum);
@@ -101,12 +113,10 @@ HWY_INLINE HWY_MAYBE_UNUSED VI WholeSums(VI sum) {
 #endif
 }
 
-// sum + even + odd products, two of each, of codes in 16 bits.
-HWY_INLINE HWY_MAYBE_UNUSED VI DotPairs(VI sum, VI w_even, VI w_odd, VI x_even, VI x_odd) {
-  const DI di;
+// sum + the products of two codes in 16 bits of each lane.
+HWY_INLINE HWY_MAYBE_UNUSED VI DotPair(VI sum, VI w, VI x) {
   const DI16 di16;
-  sum = hn::Add(sum, hn::WidenMulPairwiseAdd(di, hn::BitCast(di16, w_even), hn::BitCast(di16, x_even)));
-  return hn::Add(sum, hn::WidenMulPairwiseAdd(di, hn::BitCast(di16, w_odd), hn::BitCast(di16, x_odd)));
+  return KeepSum(hn::Add(sum, hn::WidenMulPairwiseAdd(DI(), hn::BitCast(di16, w), hn::BitCast(di16, x))));
 }
 HWY_INLINE HWY_MAYBE_UNUSED VI EvenBytes(VI w) {
   return hn::BitCast(DI(), hn::ShiftRight<8>(hn::ShiftLeft<8>(hn::BitCast(DI16(), w))));
@@ -203,10 +213,10 @@ void Int8OneRow(const Int8Args& args) noexcept {
           HEADLANE_INT8_COLS_(HEADLANE_INT8_START_)
 #define HEADLANE_INT8_DOT_(c) \
   if constexpr (c < kInt8Cols) sum##c = DotQuad(sum##c, QuadCodes<kFormat, kQuad>(words + lane##c * 4, upper##c), xq);
-#define HEADLANE_INT8_DOT_PAIRS_(c)                                        \
-  if constexpr (c < kInt8Cols) {                                           \
-    const VI w = QuadCodes<kFormat, kQuad>(words + lane##c * 4, upper##c); \
-    sum##c = DotPairs(sum##c, EvenBytes(w), OddBytes(w), x_even, x_odd);   \
+#define HEADLANE_INT8_DOT_PAIRS_(c)                                              \
+  if constexpr (c < kInt8Cols) {                                                 \
+    const VI w = QuadCodes<kFormat, kQuad>(words + lane##c * 4, upper##c);       \
+    sum##c = DotPair(DotPair(sum##c, EvenBytes(w), x_even), OddBytes(w), x_odd); \
   }
 #define HEADLANE_INT8_QUAD_(n)                               \
   if constexpr (n < kQuads) {                                \

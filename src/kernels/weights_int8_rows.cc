@@ -31,50 +31,69 @@ HWY_INLINE HWY_MAYBE_UNUSED int32_t LargestBits(const float* x) {
   return hn::ReduceMax(di, largest);
 }
 
-// codes = x * inverse to nearest even. Requires: magnitudes of products of at most 127.
-HWY_INLINE HWY_MAYBE_UNUSED void QuantizeBlock(const float* x, float inverse, int8_t* codes) {
+// What sums begin with, of the inputs whose codes' sums are these: of four inputs each, the first two and the others.
+HWY_INLINE HWY_MAYBE_UNUSED int32_t StartOf(int32_t center, int32_t first, int32_t second) {
+#if HEADLANE_INT8_PAIRS
+  return static_cast<int32_t>((static_cast<uint32_t>(-center * first) & 0xFFFFu) |
+                              static_cast<uint32_t>(-center * second) << 16);
+#else
+  return -center * (first + second);
+#endif
+}
+
+// The sums of codes in 32-bit lanes, one input each: of the first two of every four, and of the others.
+HWY_INLINE HWY_MAYBE_UNUSED void SumsOf(VI codes, int32_t* first, int32_t* second) {
+#if HEADLANE_INT8_PAIRS
+  const hn::FixedTag<int32_t, 4> d4;
+#if HWY_TARGET <= HWY_AVX3
+  const hn::FixedTag<int32_t, 8> d8;
+  const auto eight = hn::Add(hn::LowerHalf(d8, codes), hn::UpperHalf(d8, codes));
+#else
+  const VI eight = codes;
+#endif
+  auto four = hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight));
+  four = hn::Add(four, hn::Shuffle2301(four));
+  *first = hn::GetLane(four);
+  *second = hn::ExtractLane(four, 2);
+#else
+  *first = hn::ReduceSum(DI(), codes);
+  *second = 0;
+#endif
+}
+
+// codes = x * inverse to nearest even, and the sums of both halves, as SumsOf has them. Requires: magnitudes of
+// products of at most 127. Sums are taken before codes go to memory, which would have to be read in other sizes than
+// written.
+HWY_INLINE HWY_MAYBE_UNUSED void QuantizeBlock(const float* x, float inverse, int8_t* codes, int32_t* first,
+                                               int32_t* second) {
   const DF d;
   const DI di;
-  const hn::Rebind<int8_t, DF> d8;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  [[maybe_unused]] const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const VF factor = hn::Set(d, inverse);
   // A float of this size has no bits behind the point, so that the addition rounds, in the way f32 does.
   const VF large = hn::Set(d, 12582912.0f);
-  for (int64_t i = 0; i < kBlock; i += lanes) {
-    const VF rounded = hn::Add(hn::Mul(hn::LoadU(d, x + i), factor), large);
-    hn::StoreU(hn::DemoteTo(d8, hn::Sub(hn::BitCast(di, rounded), hn::BitCast(di, large))), d8, codes + i);
+#define HEADLANE_INT8_CODES_(at) \
+  hn::Sub(hn::BitCast(di, hn::Add(hn::Mul(hn::LoadU(d, x + (at)), factor), large)), hn::BitCast(di, large))
+#if HEADLANE_INT8_PAIRS && HWY_TARGET > HWY_AVX3
+  const VI a = HEADLANE_INT8_CODES_(0), b = HEADLANE_INT8_CODES_(8);
+  const VI c = HEADLANE_INT8_CODES_(16), e = HEADLANE_INT8_CODES_(24);
+  SumsOf(hn::Add(a, b), &first[0], &second[0]);
+  SumsOf(hn::Add(c, e), &first[1], &second[1]);
+  const auto low = hn::OrderedDemote2To(DI16(), a, b), high = hn::OrderedDemote2To(DI16(), c, e);
+  hn::StoreU(hn::OrderedDemote2To(DI8(), low, high), DI8(), codes);
+#else
+  const hn::Rebind<int8_t, DF> d8;
+  for (int64_t half = 0; half < 2; ++half) {
+    VI sum = hn::Zero(di);
+    for (int64_t i = 16 * half; i < 16 * half + 16; i += lanes) {
+      const VI n = HEADLANE_INT8_CODES_(i);
+      sum = hn::Add(sum, n);
+      hn::StoreU(hn::DemoteTo(d8, n), d8, codes + i);
+    }
+    SumsOf(sum, &first[half], &second[half]);
   }
-}
-
-// -center * the sums of 16 codes, as the integer sums of this target begin; and the sum itself.
-HWY_INLINE HWY_MAYBE_UNUSED int32_t StartOf16(const int8_t* codes, int32_t center, int32_t* sum) {
-#if HEADLANE_INT8_PAIRS
-  const hn::FixedTag<int8_t, 16> d8;
-  const hn::FixedTag<uint8_t, 16> du8;
-  const hn::FixedTag<int16_t, 8> d16;
-  const hn::FixedTag<int32_t, 4> d32;
-  auto pairs = hn::SatWidenMulPairwiseAdd(d16, hn::Set(du8, 1), hn::LoadU(d8, codes));
-  pairs = hn::Add(pairs, hn::BitCast(d16, hn::Shuffle1032(hn::BitCast(d32, pairs))));
-  pairs = hn::Add(pairs, hn::BitCast(d16, hn::Shuffle2301(hn::BitCast(d32, pairs))));
-  *sum = hn::GetLane(hn::WidenMulPairwiseAdd(d32, pairs, hn::Set(d16, 1)));
-  return hn::GetLane(hn::BitCast(d32, hn::Mul(pairs, hn::Set(d16, static_cast<int16_t>(-center)))));
-#else
-  int32_t total = 0;
-  for (int i = 0; i < 16; ++i) total += codes[i];
-  *sum = total;
-  return -center * total;
 #endif
-}
-
-// Both halves of a block together.
-HWY_INLINE HWY_MAYBE_UNUSED int32_t AddStarts(int32_t a, int32_t b) {
-#if HEADLANE_INT8_PAIRS
-  const uint32_t low = (static_cast<uint32_t>(a) + static_cast<uint32_t>(b)) & 0xFFFFu;
-  const uint32_t high = (static_cast<uint32_t>(a) & 0xFFFF0000u) + (static_cast<uint32_t>(b) & 0xFFFF0000u);
-  return static_cast<int32_t>(high | low);
-#else
-  return a + b;
-#endif
+#undef HEADLANE_INT8_CODES_
 }
 
 void SplitPairs([[maybe_unused]] const int8_t* codes, [[maybe_unused]] int32_t* pairs) {
@@ -103,24 +122,24 @@ void QuantizeRows(const QuantizeArgs& args) noexcept {
       const int32_t bits = LargestBits(x);
       float largest, scale;
       std::memcpy(&largest, &bits, sizeof(largest));
+      int32_t first[2] = {0, 0}, second[2] = {0, 0};
       if (HWY_LIKELY(bits >= kLeast && bits < kInfinity)) {
         scale = largest / 127.0f;
-        QuantizeBlock(x, 127.0f / largest, codes);
+        QuantizeBlock(x, 127.0f / largest, codes, first, second);
       } else {
         constexpr int32_t kNaN = 0x7FC00000;
         const int32_t scale_bits = bits < kLeast ? 0 : kNaN;
         std::memcpy(&scale, &scale_bits, sizeof(scale));
         std::memset(codes, 0, kBlock);
       }
-      int32_t sums[2];
-      const int32_t starts[2] = {StartOf16(codes, args.operand.center, &sums[0]),
-                                 StartOf16(codes + 16, args.operand.center, &sums[1])};
-      const float sum = scale * static_cast<float>(sums[0] + sums[1]);
+      const int32_t center = args.operand.center;
+      const int32_t firsts = first[0] + first[1], seconds = second[0] + second[1];
+      const float sum = scale * static_cast<float>(firsts + seconds);
       if (args.operand.group == 16) {
-        *group++ = {scale, sum, starts[0], 0};
-        *group++ = {scale, sum, starts[1], 0};
+        *group++ = {scale, sum, StartOf(center, first[0], second[0]), 0};
+        *group++ = {scale, sum, StartOf(center, first[1], second[1]), 0};
       } else {
-        *group++ = {scale, sum, AddStarts(starts[0], starts[1]), 0};
+        *group++ = {scale, sum, StartOf(center, firsts, seconds), 0};
       }
       if (pairs != nullptr) {
         SplitPairs(codes, pairs);
@@ -152,6 +171,14 @@ HWY_INLINE void PanelTimesRows(const Int8Args& args, int64_t row0) {
   [[maybe_unused]] const Int8Group* HWY_RESTRICT g##r = args.x.groups + (row0 + r) * args.x.group_pitch; \
   [[maybe_unused]] float* HWY_RESTRICT y##r = args.y + (row0 + r) * args.y_pitch + lane;
     HEADLANE_INT8_ROWS_(HEADLANE_INT8_ROW_)
+    if (!args.accumulate) {
+#define HEADLANE_INT8_ZERO_(r, c) \
+  if constexpr (r < kRows && c < kInt8Cols) hn::StoreU(hn::Zero(d), d, y##r + c * lanes);
+#define HEADLANE_INT8_ZERO_ROW_(r) HEADLANE_INT8_COLS_(HEADLANE_INT8_ZERO_, r)
+      HEADLANE_INT8_ROWS_(HEADLANE_INT8_ZERO_ROW_)
+#undef HEADLANE_INT8_ZERO_
+#undef HEADLANE_INT8_ZERO_ROW_
+    }
 #pragma GCC unroll 1
     for (int64_t group = 0; group < args.num_groups; ++group) {
       const uint8_t* const w = panel + kScales;
@@ -162,39 +189,19 @@ HWY_INLINE void PanelTimesRows(const Int8Args& args, int64_t row0) {
 #define HEADLANE_INT8_SUM_COL_(r, c) [[maybe_unused]] VI sum##r##c = start##r;
 #define HEADLANE_INT8_SUM_(r) HEADLANE_INT8_COLS_(HEADLANE_INT8_SUM_COL_, r)
       HEADLANE_INT8_ROWS_(HEADLANE_INT8_SUM_)
-#define HEADLANE_INT8_LOAD_(r, c)                              \
-  [[maybe_unused]] VI w##c = hn::Zero(di);                     \
-  [[maybe_unused]] VI odd##c = hn::Zero(di);                   \
-  if constexpr (c < kInt8Cols) {                               \
-    if constexpr (kPairs) {                                    \
-      w##c = LoadCodes(w + quad * 128 + c * lanes * 4);        \
-      odd##c = LoadCodes(w + quad * 128 + 64 + c * lanes * 4); \
-    } else {                                                   \
-      w##c = LoadCodes(w + quad * 64 + c * lanes * 4);         \
-    }                                                          \
+#define HEADLANE_INT8_LOAD_(r, c)          \
+  [[maybe_unused]] VI w##c = hn::Zero(di); \
+  if constexpr (c < kInt8Cols) w##c = KeepSum(LoadCodes(w + step * 64 + c * lanes * 4));
+#define HEADLANE_INT8_DOT_(r, c) \
+  if constexpr (c < kInt8Cols) sum##r##c = kPairs ? DotPair(sum##r##c, w##c, xs) : DotQuad(sum##r##c, w##c, xs);
+#define HEADLANE_INT8_DOT_ROW_(r)                                                       \
+  if constexpr (r < kRows) {                                                            \
+    const VI xs = kPairs ? BroadcastWord(p##r + step) : BroadcastWord(x##r + 4 * step); \
+    HEADLANE_INT8_COLS_(HEADLANE_INT8_DOT_, r)                                          \
   }
-#define HEADLANE_INT8_DOT_(r, c)                                \
-  if constexpr (c < kInt8Cols) {                                \
-    if constexpr (kPairs) {                                     \
-      sum##r##c = DotPairs(sum##r##c, w##c, odd##c, xq, x_odd); \
-    } else {                                                    \
-      sum##r##c = DotQuad(sum##r##c, w##c, xq);                 \
-    }                                                           \
-  }
-#define HEADLANE_INT8_DOT_ROW_(r)                 \
-  if constexpr (r < kRows) {                      \
-    [[maybe_unused]] VI x_odd = hn::Zero(di);     \
-    VI xq;                                        \
-    if constexpr (kPairs) {                       \
-      xq = BroadcastWord(p##r + 2 * quad);        \
-      x_odd = BroadcastWord(p##r + 2 * quad + 1); \
-    } else {                                      \
-      xq = BroadcastWord(x##r + 4 * quad);        \
-    }                                             \
-    HEADLANE_INT8_COLS_(HEADLANE_INT8_DOT_, r)    \
-  }
-#pragma GCC unroll 8
-      for (int quad = 0; quad < kQuads; ++quad) {
+      constexpr int kSteps = kPairs ? 2 * kQuads : kQuads;
+#pragma GCC unroll 16
+      for (int step = 0; step < kSteps; ++step) {
         HEADLANE_INT8_COLS_(HEADLANE_INT8_LOAD_, 0)
         HEADLANE_INT8_ROWS_(HEADLANE_INT8_DOT_ROW_)
       }
@@ -202,7 +209,7 @@ HWY_INLINE void PanelTimesRows(const Int8Args& args, int64_t row0) {
   if constexpr (c < kInt8Cols) {                                                            \
     const float* const scales = reinterpret_cast<const float*>(panel) + c * lanes;          \
     const VI whole = kPairs ? sum##r##c : WholeSums(sum##r##c);                             \
-    VF acc = group == 0 && !args.accumulate ? hn::Zero(d) : hn::LoadU(d, y##r + c * lanes); \
+    VF acc = hn::LoadU(d, y##r + c * lanes);                                                \
     acc = hn::MulAdd(hn::ConvertTo(d, whole), hn::Mul(hn::LoadU(d, scales), x_scale), acc); \
     if constexpr (kHasMin) acc = hn::MulAdd(hn::LoadU(d, scales + 16), x_sum, acc);         \
     hn::StoreU(acc, d, y##r + c * lanes);                                                   \

@@ -57,6 +57,10 @@ void AddModelOptions(Arguments& arguments, ModelOptions& options) {
       "--numerics", options.numerics, {"reproducible", "fastest"},
       "reproducible: our own linear layers, the same bits for any threads and chunks; fastest: for prompts oneDNN's in "
       "their place, in f32 or bf16, where loading measures that they are faster");
+  arguments.Choice("--precision", options.precision, {"exact", "int8"},
+                   "exact: block-quantised weights as the file has them, times f32; int8: times activations rounded to "
+                   "8 bits, which "
+                   "is faster and less accurate, and has the same bits for any threads and chunks, too");
   arguments.Text("--packed-cache", options.packed,
                  "File that keeps the weights as they are packed in memory, for a start without packing; made where it "
                  "is missing or of another model file");
@@ -94,6 +98,7 @@ Status LoadModel(const ModelOptions& options, int threads, Model& model) {
   load.linear = BackendByName(options.linear);
   load.threads = threads;
   load.numerics = options.numerics == "fastest" ? Numerics::kFastest : Numerics::kReproducible;
+  load.precision = options.precision == "int8" ? LinearPrecision::kInt8 : LinearPrecision::kExact;
   load.progress = progress.Callback();
   load.packed_weights_path = options.packed;
   HEADLANE_RETURN_IF_ERROR(model.LoadWeights(load));

@@ -17,12 +17,13 @@ struct ModelOptions {
   std::string synthetic;
   std::string linear = "tile";
   std::string numerics = "reproducible";
+  std::string precision = "exact";
   std::string packed;  // "": none
 };
 
 inline constexpr int kMaxThreads = 1024;
 
-// --model, --synthetic (one of them is required), --linear, --numerics, --packed-cache.
+// --model, --synthetic (one of them is required), --linear, --numerics, --precision, --packed-cache.
 void AddModelOptions(Arguments& arguments, ModelOptions& options);
 
 // The model without its weights. Errors: Model::Open's, Unsupported (the linear backend is not in this build).
