@@ -22,8 +22,11 @@
 #include <vector>
 
 #include "base/tile_layout.h"
+#include "bench/counted_case.h"
+#include "bench/counted_weights.h"
 #include "headlane/target.h"
 #include "kernels/kernel_api.h"
+#include "kernels/targets_for_test.h"
 
 #if defined(__x86_64__)
 #include <x86intrin.h>
@@ -49,11 +52,12 @@ using internal::kTilesPerBlock;
 using internal::KvKernels;
 
 const char kUsage[] =
-    R"(usage: headlane_instruction_count [--target NAME] [--kernel PREFIX] [--rounds N] [--ticks | --list]
+    R"(usage: headlane_instruction_count [--target NAME] [--add NAME] [--kernel PREFIX] [--rounds N] [--ticks | --list]
 Calls each hot kernel N times and 2 N times between marks for a counter of instructions, and prints
   target NAME, compiler NAME VERSION, highway VERSION      one line each
   case NAME UNITS                                          in the order they are called; UNITS of one call
   --target NAME    one of `headlane-info`; several, comma-separated, one after the other; "all": those the machine has
+  --add NAME       a target that counts as supported although the processor does not list it: for emulators that run more
   --kernel PREFIX  only cases whose name begins so
   --rounds N       1 .. 1000000, default 2
   --ticks          read the time stamp counter oneself: case NAME UNITS TICKS_OF_N TICKS_OF_2N, the least of some samples
@@ -62,47 +66,22 @@ Calls each hot kernel N times and 2 N times between marks for a counter of instr
 
 constexpr int64_t kDim = 128;
 constexpr int64_t kMaxRows = 32;
-constexpr DType kCountedTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kPlainTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kQuantizedTypes[] = {DType::kI8, DType::kF8E4M3, DType::kI4};
 
 struct Options {
   std::string targets;
+  std::string added;
   std::string kernel;
   int64_t rounds = 2;
   bool ticks = false;
   bool list = false;
 };
 
-// Zeroed, and aligned as kernels want tiles and rows.
-class Floats {
- public:
-  explicit Floats(int64_t size) : memory_(static_cast<size_t>(size) + 16) {}
-  float* data() {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-    return memory_.data() + (internal::RoundUp(static_cast<int64_t>(address), internal::kTileAlignment) -
-                             static_cast<int64_t>(address)) /
-                                static_cast<int64_t>(sizeof(float));
-  }
-  void Fill(uint32_t seed) {
-    for (float& x : memory_) {
-      seed = seed * 1664525u + 1013904223u;
-      x = static_cast<float>(static_cast<int32_t>(seed >> 8) - (1 << 23)) * (1.0f / (1 << 24));
-    }
-  }
-
- private:
-  std::vector<float> memory_;
-};
-
-struct Case {
-  std::string name;
-  double units;  // of one call
-  std::function<void()> call;
-};
-
 // The operands of a block of 128 keys of 128 features, and all cases on them.
 class Cases {
  public:
-  explicit Cases(const KernelTable& table) : table_(table) {
+  explicit Cases(const KernelTable& table) : table_(table), linear_(table) {
     q_.Fill(1);
     rows_.Fill(2);
     scores_.Fill(3);
@@ -113,7 +92,8 @@ class Cases {
       c_[r] = 0.5f;
       for (int64_t t = 0; t < kTilesPerBlock; ++t) live_[r * kTilesPerBlock + t] = 0xFFFF;
     }
-    for (const DType dtype : kCountedTypes) MakeTiles(dtype);
+    for (const DType dtype : kPlainTypes) MakeTiles(dtype);
+    for (const DType dtype : kQuantizedTypes) MakeTiles(dtype);
     AddAll();
   }
   Cases(const Cases&) = delete;
@@ -155,25 +135,30 @@ class Cases {
   }
 
   void AddAll() {
-    for (const DType dtype : kCountedTypes) AddTyped(dtype);
+    for (const DType dtype : kPlainTypes) AddTyped(dtype);
+    for (const DType dtype : kQuantizedTypes) AddTyped(dtype);
     for (const int64_t rows : {int64_t{1}, kMaxRows}) {
       Add("softmax/rows:" + std::to_string(rows), rows * kBlockKeys, [this, rows] { Softmax(rows); });
     }
     for (const int64_t rows : {int64_t{1}, int64_t{4}, kMaxRows}) {
       Add("linear/f32/rows:" + std::to_string(rows), rows * kBlockKeys, [this, rows] { Linear(rows); });
     }
+    linear_.AddTo(&cases_);
   }
 
   void AddTyped(DType dtype) {
     const KvKernels& kv = table_.kv[static_cast<int>(dtype)];
     const std::string type = DTypeName(dtype);
+    const bool quantized = IsQuantized(dtype);
     for (const int64_t rows : {int64_t{1}, int64_t{4}, kMaxRows}) {
+      // So many are for f32's kernels, after widening.
+      if (rows == kMaxRows && quantized) continue;
       const std::string suffix = "/" + type + "/rows:" + std::to_string(rows);
       // Few rows as in decoding, whose tiles come from memory; many as in prefill, whose tiles are in a cache.
       const bool stream = rows < kMaxRows;
       Add("qk" + suffix, rows * kBlockKeys, [=, this, &kv] { Qk(kv, dtype, rows, stream); });
       Add("pv" + suffix, rows * kBlockKeys, [=, this, &kv] { Pv(kv, dtype, rows, stream); });
-      if (rows == kMaxRows) continue;
+      if (rows == kMaxRows || quantized) continue;
       Add("qk_rows" + suffix, rows * kBlockKeys, [=, this] { QkRows(dtype, rows); });
       Add("pv_rows" + suffix, rows * kBlockKeys, [=, this] { PvRows(dtype, rows); });
     }
@@ -284,6 +269,7 @@ class Cases {
   }
 
   const KernelTable& table_;
+  CountedWeights linear_;
   Floats q_{kMaxRows * kDim}, rows_{kBlockKeys * kDim}, scores_{kMaxRows * kBlockKeys}, weights_{kMaxRows * kBlockKeys};
   Floats out_{kMaxRows * kBlockKeys}, l_{kMaxRows * kTileKeys}, scratch_{2 * kTileKeys * kDim};
   Floats typed_{kNumDTypes * 2 * kTilesPerBlock * kTileKeys * kDim};
@@ -389,6 +375,8 @@ bool Parse(int argc, char** argv, Options* options) {
       return false;
     } else if (argument == "--target") {
       options->targets = argv[++i];
+    } else if (argument == "--add") {
+      options->added = argv[++i];
     } else if (argument == "--kernel") {
       options->kernel = argv[++i];
     } else if (argument == "--rounds") {
@@ -412,6 +400,12 @@ int Main(int argc, char** argv) {
   if (!Parse(argc, argv, &options)) {
     std::fputs(kUsage, stderr);
     return 2;
+  }
+  if (!options.added.empty()) {
+    if (const Status status = internal::AddTargetForTest(options.added.c_str()); !status.ok()) {
+      std::fprintf(stderr, "headlane_instruction_count: %s\n", status.c_str());
+      return 2;
+    }
   }
   PrintCompiler();
   for (const std::string& name : TargetNames(options.targets)) {

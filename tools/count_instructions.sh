@@ -65,7 +65,7 @@ count_avx512() {
   [ $status -eq 0 ] || die "the emulator could not be built"
   build emulated-x86
   tools/emulation/run.sh --time-limit 300 -- \
-    build/emulated-x86/bin/headlane_instruction_count --ticks --target AVX3,AVX3_SPR >"$work/avx512" ||
+    build/emulated-x86/bin/headlane_instruction_count --ticks --add AVX3_ZEN4 --target AVX3,AVX3_ZEN4,AVX3_SPR >"$work/avx512" ||
     { cat "$work/avx512" >&2; die "the emulated machine could not count"; }
   runs+=("ticks:$work/avx512")
 }

@@ -1,5 +1,6 @@
 // Targets that an emulator executes although its CPUID does not list them (AVX3_ZEN4 wants an AMD processor, for one).
-// A door for the programs of tests/targets: a user who forced such a target would meet an illegal instruction.
+// A door for the programs of tests/targets and for counting instructions: a user who forced such a target would meet an
+// illegal instruction.
 #ifndef HEADLANE_SRC_KERNELS_TARGETS_FOR_TEST_H_
 #define HEADLANE_SRC_KERNELS_TARGETS_FOR_TEST_H_
 

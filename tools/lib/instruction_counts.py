@@ -24,6 +24,9 @@ UNITS = {
     "qk, pv, qk_rows, pv_rows, softmax": "per key and query row (one token of one query head), heads of 128 features",
     "linear": "per output feature and row, 128 inputs: as much work as a key and query row of qk",
     "pack_k, pack_v, widen_k, widen_v": "per key of one KV head, 128 features",
+    "weights, int8_weights": "per 16 outputs x 32 inputs and row, from tiles of four or, several rows of int8, from a panel of one",
+    "expand, int8_expand": "per 16 outputs x 32 inputs",
+    "int8_quantize": "per 32 inputs of a row",
 }
 TOLERANCE_PERCENT = 3.0
 ROUNDS = 2  # of headlane_instruction_count, its default
