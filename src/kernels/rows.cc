@@ -224,10 +224,9 @@ HWY_INLINE void AddStep(const Keys8<typename Row::T>& keys, int64_t at, const fl
 template <class Row>
 HWY_INLINE VPack OneFeature(const Keys8<typename Row::T>& keys, int64_t at) {
   const int64_t s = keys.stride;
-  alignas(32) float v[8] = {Row::ToF32(keys.p0[at]), Row::ToF32(keys.p0[at + s]), Row::ToF32(keys.p0[at + 2 * s]),
-                            Row::ToF32(keys.p3[at]), Row::ToF32(keys.p3[at + s]), Row::ToF32(keys.p3[at + 2 * s]),
-                            Row::ToF32(keys.p6[at]), Row::ToF32(keys.p6[at + s])};
-  return hn::Load(DPack(), v);
+  const typename Row::T v[8] = {keys.p0[at],     keys.p0[at + s],     keys.p0[at + 2 * s], keys.p3[at],
+                                keys.p3[at + s], keys.p3[at + 2 * s], keys.p6[at],         keys.p6[at + s]};
+  return Row::Load(DPack(), v);
 }
 
 // Scores of 8 keys in so many rows.
@@ -266,6 +265,8 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
     }
     for (int64_t begin = 0; begin < kLineFeatures; begin += kChunk) {
       for (int64_t i = begin; i < begin + kChunk; i += kStep) AddStep<kRows, Row>(low, i, q + i, pitch, l0, l1, l2, l3);
+      // Compilers would keep what they have broadcast of q for the other 8 keys, on the stack.
+      ForgetLoads<true>();
       for (int64_t i = begin; i < begin + kChunk; i += kStep)
         AddStep<kRows, Row>(high, i, q + i, pitch, h0, h1, h2, h3);
     }
@@ -276,10 +277,12 @@ HWY_NOINLINE void QkTileDirect(const QkRowsArgs& args, const typename Row::T* k,
   int64_t i = 0;
   for (; i + kStep <= left; i += kStep) {
     AddStep<kRows, Row>(low, i, q + i, pitch, l0, l1, l2, l3);
+    ForgetLoads<true>();
     AddStep<kRows, Row>(high, i, q + i, pitch, h0, h1, h2, h3);
   }
   for (; i < left; ++i) {
     AddFeature<kRows>(OneFeature<Row>(low, i), q + i, pitch, l0, l1, l2, l3);
+    ForgetLoads<true>();
     AddFeature<kRows>(OneFeature<Row>(high, i), q + i, pitch, h0, h1, h2, h3);
   }
   StoreScores<kRows>(l0, l1, l2, l3, s);

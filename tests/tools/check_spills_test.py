@@ -3,8 +3,10 @@
 
 import contextlib
 import io
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -141,6 +143,83 @@ class ArmTest(Checks):
         lines = [line.replace("b.ne\t40 <f+0x40>  // b.any", "cbnz\tx3, 40 <f+0x40>")
                  for line in self.arm("N_NEON", *["fmla\tv0.4s, v1.4s, v2.4s"] * 4, "str\tq3, [sp]")]
         self.assertEqual(self.run_on(lines, "N_NEON"), 1)
+
+
+
+class IntegerTest(Checks):
+    def test_integer_products_are_multiply_adds(self):
+        for product in ("vpmaddwd %ymm1,%ymm2,%ymm0", "vpmaddubsw %ymm1,%ymm2,%ymm0", "vpdpbusd %ymm1,%ymm2,%ymm0"):
+            self.assertEqual(self.run_on(x86(*(product,) * 4)), 0, product)
+            self.assertEqual(self.run_on(x86(*(product,) * 4, "vmovaps %ymm3,0x20(%rsp)")), 1, product)
+
+
+class KnownTest(Checks):
+    """One loop with two spills in Group<4>, and one with one in Group<6>."""
+    LINES = x86(*FMAS, "vmovaps %ymm3,0x20(%rsp)", "vmovaps 0x20(%rsp),%ymm3") + [""] + x86(
+        *FMAS, "vmovaps %ymm3,0x20(%rsp)", head=HEAD.replace("<4>", "<6>"))
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "known.json"
+
+    def run_with(self, *groups, compiler="g++ 12", source="rows", update=False):
+        self.path.write_text(json.dumps(groups))
+        return self.run_on(self.LINES, "N_AVX2", "--known", str(self.path), "--name", source, "--compiler", compiler, *["--update"] * update)
+
+    @staticmethod
+    def group(functions, numbers, **changes):
+        return {"source": "rows", "functions": functions, "reason": "a reason, in words, for a reader",
+                "most": {"g++ 12": {"AVX2": numbers}}} | changes
+
+    def test_known_loops_pass(self):
+        self.assertEqual(self.run_with(self.group("Group", [2, 3])), 0, self.output.getvalue())
+        self.assertIn("0 with spills, 2 more that are known", self.output.getvalue())
+        self.assertEqual(self.run_with(self.group("<4>", [1, 2]), self.group("<6>", [1, 1])), 0, self.output.getvalue())
+
+    def test_numbers_may_not_grow(self):
+        for numbers in ([1, 3], [2, 2], [0, 0]):
+            self.assertEqual(self.run_with(self.group("Group", numbers)), 1, numbers)
+            self.assertIn(f"2 loops with 3 spills are known, {numbers[0]} with {numbers[1]} are allowed", self.output.getvalue())
+        # Another target has none.
+        self.assertEqual(self.run_with(self.group("Group", [2, 3], most={"g++ 12": {"AVX3": [2, 3]}})), 1)
+
+    def test_fewer_pass_and_are_told(self):
+        self.assertEqual(self.run_with(self.group("Group", [2, 4])), 0)
+        self.assertIn("keeps the gain", self.output.getvalue())
+
+    def test_others_fail(self):
+        self.assertEqual(self.run_with(self.group("<4>", [1, 2])), 1)
+        self.assertIn("Group<6>", self.output.getvalue())
+        self.assertNotIn("Group<4>::operator()() const: 2 spills", self.output.getvalue())
+        self.assertEqual(self.run_with(self.group("Group", [2, 3]), source="kv_f32"), 1)
+
+    def test_other_compilers_are_told_and_not_compared(self):
+        self.assertEqual(self.run_with(self.group("Group", [0, 0]), compiler="g++ 14"), 0)
+        self.assertIn("not compared", self.output.getvalue())
+
+    def test_update(self):
+        self.assertEqual(self.run_with(self.group("<4>", [9, 9]), self.group("<6>", [0, 0]), self.group("none", [1, 1]), update=True), 0)
+        text = self.path.read_text()
+        groups = json.loads(text)
+        self.assertEqual([group["most"] for group in groups],
+                         [{"g++ 12": {"AVX2": [1, 2]}}, {"g++ 12": {"AVX2": [1, 1]}}, {"g++ 12": {}}])
+        self.assertEqual(check_spills.known_text(groups), text)
+        # What no group is for is not put there.
+        self.assertEqual(self.run_with(self.group("<4>", [9, 9]), update=True), 1)
+
+    def test_a_reason_is_required(self):
+        for changes in ({"reason": ""}, {"reason": "because"}, {"more": 1}):
+            with self.assertRaisesRegex(ValueError, "reason"):
+                self.run_with(self.group("Group", [2, 3], **changes))
+
+    def test_the_committed_file(self):
+        path = ROOT / "tools" / "lib" / "known_spills.json"
+        groups = check_spills.load_known(path)
+        self.assertEqual(check_spills.known_text(groups), path.read_text(encoding="utf-8"))
+        kernels = ROOT / "src" / "kernels"
+        for group in groups:
+            self.assertTrue((kernels / f"{group['source']}.cc").exists(), group["source"])
 
 
 if __name__ == "__main__":
