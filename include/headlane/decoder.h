@@ -64,7 +64,7 @@ struct LoadOptions {
   LinearBackend linear = LinearBackend::kTile;
   // kFastest, with kTile: loading measures each shape of layer on oneDNN, too, and where that is faster for many rows
   // (prompts), keeps a copy for these; Model::layer_choices says so. Then no promise of bits, across loads neither;
-  // single tokens still go through our tiles. Which threads measure is said below.
+  // single tokens still go through our tiles. Load with as many threads as sessions will have.
   Numerics numerics = Numerics::kReproducible;
   // kInt8, with kTile and kReproducible: faster, and less accurate than the file's weights allow; the same bits for any
   // threads and chunks all the same. Only where the file has block-quantised weights.
@@ -197,7 +197,7 @@ struct PhaseStats {
   int64_t calls = 0;
   double total = 0;
   double attention = 0;     // planning included
-  double append = 0;        // keys and values into the cache
+  double append = 0;        // rotating queries and keys; keys and values into the cache
   double linear = 0;        // the output head included
   double kv_bytes = 0;      // read by attention
   double weight_bytes = 0;  // read by linear layers, once per chunk or step

@@ -141,7 +141,7 @@ class KVCacheImpl;
 }
 
 // Threads: calls that change a cache must not run at the same time as any other call on it, except Write calls for
-// different (sequence, layer) pairs. Reading (attention) may run on any number of threads.
+// different (sequence, layer) pairs or tiles (position / 16). Reading (attention) may run on any number of threads.
 class KVCache {
  public:
   // Allocates everything that the cache will ever use. Large pools are on huge pages where the system has them.

@@ -27,19 +27,6 @@ void NormRows(Executor& executor, const float* x, const float* weight, float eps
   });
 }
 
-Status RopeRows(Executor& executor, const RopeSpec& spec, const float* cos, const float* sin,
-                const TensorView& x) noexcept {
-  FirstError error;
-  const int64_t pairs = spec.rotary_dim / 2;
-  ParallelRows(executor, x.num_tokens, [&, cos, sin](int64_t begin, int64_t end) {
-    TensorView rows = x;
-    rows.data = static_cast<float*>(x.data) + begin * x.token_stride;
-    rows.num_tokens = end - begin;
-    error.Set(ApplyRope(spec, cos + begin * pairs, sin + begin * pairs, rows));
-  });
-  return error.status();
-}
-
 Status RopeAngleRows(Executor& executor, const RopeSpec& spec, const int64_t* positions, int64_t rows, float* cos,
                      float* sin) noexcept {
   FirstError error;

@@ -17,7 +17,6 @@
 #include "headlane/executor.h"
 #include "headlane/ops.h"
 #include "headlane/status.h"
-#include "headlane/view.h"
 
 namespace headlane::internal {
 
@@ -86,10 +85,6 @@ class FirstError {
 // y = rms_norm(x) * weight   x, y [rows][n] dense
 void NormRows(Executor& executor, const float* x, const float* weight, float epsilon, int64_t rows, int64_t n,
               float* y) noexcept;
-
-// x [rows, heads, dim] rotated in place; cos, sin [rows][rotary_dim / 2]
-Status RopeRows(Executor& executor, const RopeSpec& spec, const float* cos, const float* sin,
-                const TensorView& x) noexcept;
 
 // cos, sin [rows][rotary_dim / 2] of positions [rows]
 Status RopeAngleRows(Executor& executor, const RopeSpec& spec, const int64_t* positions, int64_t rows, float* cos,

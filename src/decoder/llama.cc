@@ -42,6 +42,36 @@ Status ShowRows(const LlamaConfig& c, int64_t layer, int64_t n, const LlamaScrat
   return OkStatus();
 }
 
+// Rotation and append are one loop, so that a layer's keys go to the cache while they are warm. A piece is what goes to
+// one tile of the cache: tiles may be written at the same time.
+constexpr int64_t kPieceTokens = kNumericsLanes;
+
+int64_t NumPieces(const SequenceSpec& sequence) noexcept {
+  if (sequence.q_len == 0) return 0;
+  const int64_t begin = sequence.kv_len - sequence.q_len;
+  return (sequence.kv_len - 1) / kPieceTokens - begin / kPieceTokens + 1;
+}
+
+// function(sequence, first token in the batch, tokens) -> Status for the pieces of all sequences, on all workers.
+template <typename Function>
+Status ForEachPiece(std::span<const SequenceSpec> sequences, const LlamaScratch& s, Executor& executor,
+                    const Function& function) noexcept {
+  FirstError error;
+  const auto first = s.first_piece.begin(), last = first + static_cast<ptrdiff_t>(sequences.size());
+  ParallelRows(executor, *last, [&](int64_t begin, int64_t end) noexcept {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const auto after = std::upper_bound(first, last, piece);
+      const SequenceSpec& sequence = sequences[static_cast<size_t>(after - first) - 1];
+      const int64_t old_len = sequence.kv_len - sequence.q_len;
+      const int64_t tile = old_len / kPieceTokens + piece - *(after - 1);
+      const int64_t from = std::max(tile * kPieceTokens, old_len);
+      const int64_t to = std::min((tile + 1) * kPieceTokens, sequence.kv_len);
+      error.Set(function(sequence, sequence.q_begin + from - old_len, to - from));
+    }
+  });
+  return error.status();
+}
+
 // What a pass of up to so many rows needs at most.
 int64_t LinearScratchBytes(const LlamaModel& model, int64_t max_tokens) noexcept {
   int64_t bytes = 0;
@@ -93,20 +123,21 @@ Status RunLayers(const LlamaModel& model, std::span<const SequenceSpec> sequence
     // Attention: x += Wo * attention(rope(Wq * h), rope(Wk * h), Wv * h),  h = norm(x)
     NormRows(executor, x, layer.attention_norm.data(), c.norm_epsilon, n, c.width, h);  // [n][width]
     HEADLANE_RETURN_IF_ERROR(linear(i, LayerKind::kQkv, h, s.qkv, qkv_width));          // [n][q | k | v]
-    if (rope.rotary_dim > 0) {
-      // Keys stand behind the queries, as more heads of the same width.
-      HEADLANE_RETURN_IF_ERROR(RopeRows(executor, rope, s.cos.data(), s.sin.data(),
-                                        heads(0, 0, n, c.num_q_heads + c.num_kv_heads, c.qk_dim)));
-    }
+    HEADLANE_RETURN_IF_ERROR(ForEachPiece(
+        sequences, s, executor, [&](const SequenceSpec& sequence, int64_t begin, int64_t count) noexcept -> Status {
+          if (rope.rotary_dim > 0) {
+            // Keys stand behind the queries, as more heads of the same width.
+            HEADLANE_RETURN_IF_ERROR(ApplyRope(rope, s.cos.data() + begin * rope.rotary_dim / 2,
+                                               s.sin.data() + begin * rope.rotary_dim / 2,
+                                               heads(0, begin, count, c.num_q_heads + c.num_kv_heads, c.qk_dim)));
+          }
+          return cache.Write(sequence.cache_id, i, heads(c.q_width(), begin, count, c.num_kv_heads, c.qk_dim),
+                             heads(c.q_width() + c.k_width(), begin, count, c.num_kv_heads, c.v_dim),
+                             begin - sequence.q_begin);
+        }));
+    timer.Lap(stats.append);
     if (s.observer) HEADLANE_RETURN_IF_ERROR(ShowRows(c, i, n, s));
     timer.Lap(rest);
-    for (const SequenceSpec& sequence : sequences) {
-      const int64_t begin = sequence.q_begin;
-      HEADLANE_RETURN_IF_ERROR(
-          cache.Write(sequence.cache_id, i, heads(c.q_width(), begin, sequence.q_len, c.num_kv_heads, c.qk_dim),
-                      heads(c.q_width() + c.k_width(), begin, sequence.q_len, c.num_kv_heads, c.v_dim)));
-    }
-    timer.Lap(stats.append);
     AttentionArgs args;
     args.q = heads(0, 0, n, c.num_q_heads, c.qk_dim);
     args.cache = &cache;
@@ -143,6 +174,7 @@ Result<LlamaScratch> LlamaScratch::Create(const LlamaModel& model, int64_t max_t
   s.ids.resize(static_cast<size_t>(max_tokens));
   s.positions.resize(static_cast<size_t>(max_tokens));
   s.sequences.resize(static_cast<size_t>(max_sequences));
+  s.first_piece.resize(static_cast<size_t>(max_sequences) + 1);
   return s;
 }
 
@@ -184,6 +216,7 @@ Status LlamaForward(const LlamaModel& model, std::span<const SequenceTokens> bat
     for (size_t b = 0; b < num_reserved; ++b) (void)cache.Abandon(batch[b].sequence).ok();
   };
   int64_t token = 0;
+  s.first_piece[0] = 0;
   for (size_t b = 0; b < batch.size(); ++b) {
     const int64_t n = static_cast<int64_t>(batch[b].ids.size());
     const Result<int64_t> length = cache.Length(batch[b].sequence);
@@ -198,6 +231,7 @@ Status LlamaForward(const LlamaModel& model, std::span<const SequenceTokens> bat
     spec.q_len = n;
     spec.kv_len = *length + n;
     spec.cache_id = batch[b].sequence;
+    s.first_piece[b + 1] = s.first_piece[b] + NumPieces(spec);
     for (int64_t i = 0; i < n; ++i, ++token) {
       s.ids[static_cast<size_t>(token)] = batch[b].ids[static_cast<size_t>(i)];
       s.positions[static_cast<size_t>(token)] = *length + i;

@@ -53,6 +53,7 @@ struct LlamaScratch {
   std::vector<int32_t> ids;        // [max_tokens]
   std::vector<int64_t> positions;  // [max_tokens]
   std::vector<SequenceSpec> sequences;  // [max_sequences]
+  std::vector<int64_t> first_piece;     // [max_sequences + 1] of each sequence: what is rotated and appended together
   LayerObserver observer;               // empty: nobody looks
   FloatBuffer observed;                 // as many floats as qkv: the three one behind the other, when somebody does
 };

@@ -1,7 +1,8 @@
-// Write calls for different (sequence, layer) pairs at the same time. Meant for ThreadSanitizer as much as for the
-// values.
+// Write calls for different (sequence, layer) pairs, and for different tiles of one, at the same time. Meant for
+// ThreadSanitizer as much as for the values.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <thread>
 #include <utility>
@@ -59,6 +60,45 @@ TEST(KVThreads, WritesOfDifferentSequencesAndLayersRunTogether) {
       for (size_t i = 0; i < v.size(); ++i) ASSERT_EQ(v[i], value(s, layer, static_cast<int64_t>(i) / 14));
     }
   }
+}
+
+TEST(KVThreads, WritesOfDifferentTilesRunTogether) {
+  KVCacheSpec spec;
+  spec.num_kv_heads = 2;
+  spec.qk_dim = 5;
+  spec.v_dim = 7;
+  spec.page_tokens = 32;
+  spec.max_tokens = 256;
+  KVCache cache = MakeCache(spec);
+  const SequenceId id = NewSequence(cache);
+  const auto rows = [](int64_t begin, int64_t end, int64_t width) {
+    std::vector<float> values;
+    for (int64_t t = begin; t < end; ++t)
+      values.insert(values.end(), static_cast<size_t>(width), static_cast<float>(t));
+    return values;
+  };
+  const auto write = [&](int64_t length, int64_t begin, int64_t end) {
+    const std::vector<float> k = rows(begin, end, 2 * spec.qk_dim), v = rows(begin, end, 2 * spec.v_dim);
+    EXPECT_TRUE(Succeeds(cache.Write(id, 0, TokensHeadsDim(k.data(), end - begin, 2, spec.qk_dim),
+                                     TokensHeadsDim(v.data(), end - begin, 2, spec.v_dim), begin - length)));
+  };
+  // From within a tile to within another one.
+  int64_t length = 0;
+  for (const int64_t end : {7, 100, 203}) {
+    ASSERT_TRUE(Succeeds(cache.Reserve(id, end - length)));
+    std::vector<std::thread> threads;
+    for (int64_t tile = length / 16; tile * 16 < end; ++tile) {
+      threads.emplace_back(write, length, std::max(tile * 16, length), std::min(tile * 16 + 16, end));
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_TRUE(Succeeds(cache.Commit(id, end - length)));
+    length = end;
+  }
+  std::vector<float> k(static_cast<size_t>(length * 2 * spec.qk_dim)), v(static_cast<size_t>(length * 2 * spec.v_dim));
+  ASSERT_TRUE(Succeeds(cache.Read(id, 0, 0, TokensHeadsDim(k.data(), length, 2, spec.qk_dim),
+                                  TokensHeadsDim(v.data(), length, 2, spec.v_dim))));
+  EXPECT_EQ(k, rows(0, length, 2 * spec.qk_dim));
+  EXPECT_EQ(v, rows(0, length, 2 * spec.v_dim));
 }
 
 }  // namespace
