@@ -4,6 +4,7 @@
 Usage: cli_test.py FOLDER_WITH_PROGRAMS [unittest arguments]. Needs nothing but the programs: models are synthetic.
 """
 
+import json
 import struct
 import subprocess
 import sys
@@ -28,7 +29,7 @@ class HelpTest(CliTest):
     def test_generate_names_every_option(self):
         text = run("headlane-generate", "--help").stdout.decode()
         for option in ("--model", "--synthetic", "--prompt", "--prompt-file", "--chat", "--system", "--raw", "--literal",
-                       "--max-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--threads", "--chunk", "--linear", "--json",
+                       "--max-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--threads", "--chunk", "--linear", "--numerics", "--precision", "--json",
                        "--prompts-file", "--kv-type", "--kv-type-k", "--kv-type-v", "--kv-rotate", "--page", "--window", "--sinks",
                        "--save-cache", "--load-cache"):
             self.assertIn(option, text)
@@ -111,6 +112,27 @@ class GenerateTest(CliTest):
             results.append({key: data[key] for key in ("prompt_ids", "generated_ids", "text", "first_logits", "last_logits")})
         for other in results[1:]:
             self.assertEqual(results[0], other)
+
+    def test_fastest_says_what_it_chose(self):
+        exact = self.ok_json(generate("--prompt", "abc", "--max-tokens", "4"))["model"]
+        self.assertEqual(exact["layer_choices"], [])
+        self.assertEqual(exact["weight_copy_bytes"], 0)
+        result = self.ok(generate("--prompt", "abc", "--max-tokens", "4", "--numerics", "fastest", "--threads", "1"))
+        model = json.loads(result.stdout)["model"]
+        choices = model["layer_choices"]
+        self.assertEqual([choice["layer"] for choice in choices], ["qkv", "o", "gate_up", "down"])
+        for choice in choices:
+            self.assertEqual([candidate["backend"] for candidate in choice["candidates"]], ["tile", "onednn", "onednn-bf16"])
+            self.assertIn(choice["many_rows"], ("tile", "onednn", "onednn-bf16"))
+            self.assertEqual(choice["copy_bytes"] > 0, choice["many_rows"] != "tile")
+            self.assertEqual(choice["from_rows"] > 0, choice["many_rows"] != "tile")
+            for candidate in choice["candidates"]:
+                self.assertNotIn("ref:", candidate.get("implementation", ""))
+        self.assertEqual(model["weight_copy_bytes"], sum(choice["copy_bytes"] for choice in choices))
+        self.assertEqual(model["weight_bytes"], exact["weight_bytes"] + model["weight_copy_bytes"])
+        text = result.stderr.decode()
+        for part in ("qkv", "gate_up", "512 rows, tile", "512 rows, onednn", "many rows"):
+            self.assertIn(part, text)
 
     def test_sampling_follows_the_seed(self):
         def ids(*arguments):
@@ -212,7 +234,9 @@ class GenerateTest(CliTest):
             (["--max-tokens", "-1"], "--max-tokens"), (["--max-tokens", "99999999999999999999"], "--max-tokens"),
             (["--chunk", "0"], "--chunk"), (["--temperature", "-1"], "--temperature"), (["--temperature", "nan"], "temperature"),
             (["--top-p", "0"], "top_p"), (["--top-p", "1.5"], "--top-p"), (["--top-k", "-1"], "--top-k"),
-            (["--seed", "-1"], "--seed"), (["--linear", "mkl"], "--linear"), (["--raw", "--literal"], "--literal"),
+            (["--seed", "-1"], "--seed"), (["--linear", "mkl"], "--linear"), (["--numerics", "fast"], "--numerics"),
+            (["--precision", "int4"], "--precision"), (["--precision", "int8"], "synthetic"),
+            (["--numerics", "fastest", "--linear", "onednn"], "onednn"), (["--raw", "--literal"], "--literal"),
             (["--raw", "--system", "x"], "--system"), (["--prompt-file", "/no/such/file"], "--prompt"),
         ]
         for arguments, part in cases:
