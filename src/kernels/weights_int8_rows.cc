@@ -1,6 +1,7 @@
 // Activations of 8 bits: making them, and any number of rows of them times a panel of weights (weight_int8-inl.h).
 //
 // Separate from weights_int8.cc, where formats are read: a panel has codes and scales, whatever they came from.
+#define HEADLANE_EVERY_TARGET
 #include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -236,6 +237,8 @@ HWY_INLINE void PanelTimesRows(const Int8Args& args, int64_t row0) {
 #undef HEADLANE_INT8_DOT_ROW_
 #undef HEADLANE_INT8_ADD_
 #undef HEADLANE_INT8_ADD_ROW_
+#undef HEADLANE_INT8_ROWS_
+#undef HEADLANE_INT8_COLS_
 }
 
 // A functor, and not inlined, as AllWeightColumns.

@@ -10,6 +10,7 @@
 
 #include "headlane/executor.h"
 #include "headlane/linear.h"
+#include "linear/int8_definition.h"
 #include "linear/stored_weights.h"
 #include "support/bits.h"
 #include "support/random.h"
@@ -83,6 +84,65 @@ TEST_P(GoldenWeightsTargetTest, HasTheBits) {
                 HashBits(all.data(), all.size()));
   EXPECT_EQ(HashBits(all.data(), all.size()), run.golden.hash) << line;
 }
+
+// The same with activations of 8 bits.
+constexpr GoldenWeights kGoldenInt8[] = {
+    {WeightFormat::kQ8_0, 0x5829C27451DA88BC}, {WeightFormat::kQ4_0, 0xFE763BAE53D34FD0},
+    {WeightFormat::kQ4_1, 0xC7CF24AC1961746B}, {WeightFormat::kQ5_0, 0xACC9645590D6F69C},
+    {WeightFormat::kQ5_1, 0xBFDAC897CA7C0995}, {WeightFormat::kQ4_K, 0x99F311D2FE6EA677},
+    {WeightFormat::kQ5_K, 0x366F80B1F6491E98}, {WeightFormat::kQ6_K, 0xD4B472776DF9FEBB},
+};
+
+class GoldenInt8TargetTest : public ::testing::TestWithParam<GoldenRun> {};
+
+TEST_P(GoldenInt8TargetTest, HasTheBits) {
+  constexpr int64_t kOut = 81, kIn = 512;
+  const GoldenRun& run = GetParam();
+  const OnTarget on(run.target);
+  const StoredWeights weights = RandomWeights(run.golden.format, kOut, kIn, 17);
+  const LinearPart part = weights.Part();
+  LinearSpec spec;
+  spec.in_features = kIn;
+  spec.parts = {&part, 1};
+  spec.precision = LinearPrecision::kInt8;
+  const Result<Linear> layer = Linear::Create(spec, SerialExecutor());
+  ASSERT_TRUE(layer.ok()) << layer.status().c_str();
+  const std::vector<float> dense = on.info().has_fma ? std::vector<float>() : Dequantised(weights);
+  std::vector<float> all;
+  for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 13}) {
+    const std::vector<float> x = on.info().has_fma
+                                     ? ActivationsWithEdges(rows, kIn, static_cast<uint64_t>(rows))
+                                     : Random(static_cast<uint64_t>(rows)).Floats(static_cast<size_t>(rows * kIn));
+    std::vector<float> y(static_cast<size_t>(rows * kOut));
+    ASSERT_TRUE(layer.value().Run(x.data(), kIn, rows, y.data(), kOut, SerialExecutor()).ok());
+    all.insert(all.end(), y.begin(), y.end());
+    for (int64_t i = 0; !dense.empty() && i < rows * kOut; ++i) {
+      const float* const row = x.data() + i / kOut * kIn;
+      const float* const w = dense.data() + i % kOut * kIn;
+      double exact = 0.0;
+      for (int64_t k = 0; k < kIn; ++k) exact += static_cast<double>(row[k]) * w[k];
+      ASSERT_NEAR(y[static_cast<size_t>(i)], exact, Int8Error(row, w, kIn));
+    }
+  }
+  if (!on.info().has_fma) return;
+  char line[80];
+  std::snprintf(line, sizeof(line), "{WeightFormat::k%s, 0x%016" PRIX64 "},", WeightFormatName(run.golden.format),
+                HashBits(all.data(), all.size()));
+  EXPECT_EQ(HashBits(all.data(), all.size()), run.golden.hash) << line;
+}
+
+std::vector<GoldenRun> GoldenInt8Runs() {
+  std::vector<GoldenRun> runs;
+  for (const std::string& target : TargetsUnderTest()) {
+    for (const GoldenWeights& golden : kGoldenInt8) runs.push_back({target, golden});
+  }
+  return runs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, GoldenInt8TargetTest, ::testing::ValuesIn(GoldenInt8Runs()),
+                         [](const ::testing::TestParamInfo<GoldenRun>& info) {
+                           return std::string(WeightFormatName(info.param.golden.format)) + "_on_" + info.param.target;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Targets, GoldenWeightsTargetTest, ::testing::ValuesIn(GoldenRuns()),
                          [](const ::testing::TestParamInfo<GoldenRun>& info) {
