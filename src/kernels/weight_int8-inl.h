@@ -163,6 +163,9 @@ HWY_INLINE VF CenteredMin(DF d, const uint8_t* block, int64_t group, int64_t lan
                     Format::Min(d, block, group, lane));
 }
 
+// So many bytes of weights are fetched ahead, which the hardware does too late.
+inline constexpr int64_t kInt8Ahead = 4096;
+
 // Columns that are computed together.
 inline constexpr int kInt8Cols = std::min(kColsPerTile, kNumRegisters > 16 ? 4 : 2);
 
@@ -204,6 +207,12 @@ void Int8OneRow(const Int8Args& args) noexcept {
 #pragma GCC unroll 1
         for (int64_t group = 0; group < kInfo.num_groups; ++group, ++x, codes += kInfo.group) {
           const uint8_t* HWY_RESTRICT words = block + kInfo.codes_at + group * kInfo.group_bytes();
+          if (lane == 0) {
+            constexpr int64_t kGroupBytes = kInfo.block_bytes / kInfo.num_groups;
+            const uint8_t* const next = block + group * kGroupBytes + kInt8Ahead;
+#pragma GCC unroll 16
+            for (int64_t line = 0; line < kGroupBytes; line += 64) __builtin_prefetch(next + line, 0, 3);
+          }
           const VI start = hn::Set(di, x->start);
 #define HEADLANE_INT8_START_(c)                                      \
   [[maybe_unused]] VI sum##c = start;                                \
