@@ -22,6 +22,12 @@ namespace HWY_NAMESPACE {
 // Up to so many rows keys are transposed in registers; for more they are packed in L1.
 inline constexpr int64_t kMaxDirectRows = HEADLANE_PACKED_KEYS == 8 ? 4 : 0;
 
+// Rows go in groups of at most so many, as even as they can be. Larger ones would load a tile's vectors less often, but
+// rows' numbers more often, as their blocks have fewer columns; and each size is a function for each type, which takes
+// compilers long.
+inline constexpr int64_t kMaxGroupRows = 4;
+HWY_INLINE int64_t RowsOfGroup(int64_t rows_left) { return CeilDiv(rows_left, CeilDiv(rows_left, kMaxGroupRows)); }
+
 // Walks over the tiles of a call in the order in which they are read, `args.ahead` tiles before they are. What is
 // beyond the last one begins at args.next; without it, or where keys are packed, which prefetches as if the rows went
 // on, they are taken to go on.
@@ -99,7 +105,7 @@ struct RowsQkIO {
 struct MakeRowsQkIO {
   static constexpr Prefetch kPrefetch = Prefetch::kNone;
   static constexpr int kMinGroup = 1;
-  static constexpr int kMaxGroup = kMaxRows;
+  static constexpr int kMaxGroup = kMaxGroupRows;
   static constexpr bool kOneTile = false;
   const QkRowsArgs& args;
   const float* q;
@@ -134,9 +140,14 @@ void QkRowsInTiles(const QkRowsArgs& args, int64_t first_key) {
         }
         PackK<F32Tile>(pack);
       }
-      BlockedMultiply(args.rows, num_tiles * per_tile, 1, args.qk_dim,
-                      MakeRowsQkIO{args, args.q + head * args.rows * args.q_pitch,
-                                   args.s + head * args.rows * kBlockKeys + key, per_tile, kTileKeys / per_tile});
+      for (int64_t row = head * args.rows, left = args.rows; left > 0;) {
+        const int64_t rows = RowsOfGroup(left);
+        BlockedMultiply(rows, num_tiles * per_tile, 1, args.qk_dim,
+                        MakeRowsQkIO{args, args.q + row * args.q_pitch, args.s + row * kBlockKeys + key, per_tile,
+                                     kTileKeys / per_tile});
+        row += rows;
+        left -= rows;
+      }
     }
   }
 }
@@ -398,7 +409,7 @@ template <class Element, bool kAhead>
 struct MakeRowsPvIO {
   static constexpr Prefetch kPrefetch = kAhead ? Prefetch::kLine : Prefetch::kNone;
   static constexpr int kMinGroup = 1;
-  static constexpr int kMaxGroup = kMaxRows;
+  static constexpr int kMaxGroup = kMaxGroupRows;
   static constexpr bool kOneTile = false;
   const RowsPvTile<Element>& tile;
   int64_t lanes;
@@ -435,27 +446,38 @@ HWY_INLINE bool AllLive(const uint16_t* live, int64_t rows, int64_t num_keys) {
   return (all & wanted) == wanted;
 }
 
+// Columns [begin, end) of `rows` rows.
+template <class Make, class Tile>
+HWY_INLINE void PvColumns(const Tile& tile, int64_t rows, int64_t begin, int64_t end, int64_t num_keys) {
+  WithRows<Make::kMinGroup, Make::kMaxGroup>(
+      rows, GroupColumns<Make>{0, begin, end, 1, num_keys, Make{tile, static_cast<int64_t>(hn::Lanes(DF()))}});
+}
+
 template <class Element>
-HWY_INLINE void PvTile(const RowsPvTile<Element>& tile, int64_t num_keys) {
+HWY_INLINE void PvTile(RowsPvTile<Element> tile, int64_t num_keys) {
+  using Plain = MakeRowsPvIO<Element, false>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
-  const int64_t num_cols = tile.args.v_dim / lanes, rows = tile.args.rows;
-  using Make = MakeRowsPvIO<Element, true>;
-  if (tile.args.num_heads == 1) {
-    // As many columns as a single row uses at a time.
-    const int64_t step = HWY_MIN(num_cols, 64 / lanes);
-    const int64_t num_parts = CeilDiv(num_cols, step);
-    for (int64_t part = 0; part < num_parts; ++part) {
-      PrefetchPart(BytesBehind(tile.v, tile.ahead), tile.args.row_stride, tile.args.v_dim, part, num_parts);
-      RowsPvTile<Element> columns = tile;
-      columns.v += part * step * lanes;
-      columns.o += part * step * lanes;
-      BlockedMultiply(rows, HWY_MIN(step, num_cols - part * step), 1, num_keys,
-                      MakeRowsPvIO<Element, false>{columns, lanes});
+  const int64_t num_cols = tile.args.v_dim / lanes;
+  bool is_first = true;
+  for (int64_t left = tile.args.rows; left > 0; is_first = false) {
+    const int64_t rows = RowsOfGroup(left);
+    if (!is_first) {
+      PvColumns<Plain>(tile, rows, 0, num_cols, num_keys);
+    } else if (tile.args.num_heads > 1) {
+      PvColumns<MakeRowsPvIO<Element, true>>(tile, rows, 0, num_cols, num_keys);
+    } else {
+      // As many columns as a single row uses at a time.
+      const int64_t step = HWY_MIN(num_cols, 64 / lanes);
+      const int64_t num_parts = CeilDiv(num_cols, step);
+      for (int64_t part = 0; part < num_parts; ++part) {
+        PrefetchPart(BytesBehind(tile.v, tile.ahead), tile.args.row_stride, tile.args.v_dim, part, num_parts);
+        PvColumns<Plain>(tile, rows, part * step, HWY_MIN((part + 1) * step, num_cols), num_keys);
+      }
     }
-  } else if (rows <= kMaxRows) {
-    WithRows(rows, GroupColumns<Make>{0, 0, num_cols, 1, num_keys, Make{tile, lanes}});
-  } else {
-    BlockedMultiply(rows, num_cols, 1, num_keys, Make{tile, lanes});
+    left -= rows;
+    tile.w += rows * kBlockKeys;
+    tile.o += rows * tile.args.o_pitch;
+    if (tile.c != nullptr) tile.c += rows;
   }
 }
 
