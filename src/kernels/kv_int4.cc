@@ -8,6 +8,7 @@
 #include "hwy/highway.h"
 #include "kernels/dispatch.h"
 #include "kernels/scaled_kernels-inl.h"
+#include "kernels/scaled_widen-inl.h"
 #include "kernels/tables.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,4 +1,4 @@
-// Scores and weighted sums over quantised tiles, for few rows; and their widening to f32, which many rows use.
+// Scores and weighted sums over quantised tiles, for few rows.
 //
 // Separate from micro_kernel-inl.h, whose operands are numbers: here decoding a vector takes two to four instructions
 // beside the FMA of a row, and registers for scales, so that blocks are smaller and read in another order. What is
@@ -26,24 +26,49 @@ namespace headlane::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Tiles are too short for the prefetchers of the hardware: what is so many bytes behind each line is fetched meanwhile.
-// A single row reads 1.4 to 1.9 times as fast with it (Zen 3, both cores, 4096 keys of 32 heads).
-inline constexpr int64_t kScaledAhead = 4096;
+// Tiles that are decoded in two passes, a few lines at a time, have a type for what the first one leaves in memory.
+template <class Tile>
+struct LineOf {
+  using Type = char;
+};
+template <class Tile>
+  requires requires { typename Tile::Line; }
+struct LineOf<Tile> {
+  using Type = typename Tile::Line;
+};
+template <class Tile>
+inline constexpr bool kByLines = !std::is_same_v<typename LineOf<Tile>::Type, char>;
+// One of the vectors that putting a line takes.
+template <class Tile, int kIndex>
+HWY_INLINE auto LoadPutting() {
+  if constexpr (kByLines<Tile>) {
+    return Tile::template LoadPutting<std::min(kIndex, Tile::kPutting - 1)>();
+  } else {
+    return 0;
+  }
+}
 
+// Tiles are too short for the prefetchers of the hardware: what is so many bytes behind each line is fetched meanwhile.
+// A single row reads 1.4 to 1.9 times as fast with it (Zen 3, both cores, 4096 keys of 32 heads). Four tiles of 128
+// features, which are as many as a weighted sum takes at once: with 4096 bytes fp8 takes 4 % longer.
+template <class Tile>
+inline constexpr int64_t kScaledAhead = Tile::kSteps == 1 ? 8448 : 4608;
+
+inline constexpr int64_t kCacheLine = 64;
 inline constexpr int kMaxScaledRows = 4;
 inline constexpr int kMaxScaledCols = 4;
 
 // Rows of a block; of two codes in a byte three leave registers for both.
 template <class Tile>
-inline constexpr int kScaledRows = kNumRegisters == 16 && Tile::kSteps == 2 ? 3 : kMaxScaledRows;
+inline constexpr int kScaledRows = kNumRegisters == 16 && Tile::kSteps == 2 && !kByLines<Tile> ? 3 : kMaxScaledRows;
 
 // Columns of a block: 4 chains or more hide the latency of the FMAs well enough for the bytes that they use. With 16
-// registers 3 and 4 rows leave room for 2, and so do 2 rows where decoding needs registers; with 32, 4 rows of two
-// codes in a byte.
+// registers 3 and 4 rows leave room for 2, and so do 2 rows where decoding needs registers beside the sums; with 32, 4
+// rows of two codes in a byte.
 template <class Tile>
 constexpr int ScaledCols(int rows) {
   if (kNumRegisters > 16) return rows == kMaxScaledRows && Tile::kSteps == 2 ? 2 : 4;
-  return rows == 1 || (rows == 2 && Tile::kDType == DType::kI8) ? 4 : 2;
+  return rows == 1 || (rows == 2 && (Tile::kDType == DType::kI8 || kByLines<Tile>)) ? 4 : 2;
 }
 
 template <class Tile>
@@ -58,7 +83,8 @@ HWY_INLINE const typename Tile::T* VScales(const typename Tile::T* tile, int64_t
   if constexpr (Tile::kGroup == 0) {
     return scales;
   } else {
-    return scales + feature / Tile::kGroup * Tile::kGroupScaleBytes;
+    const uint64_t group = static_cast<uint64_t>(feature) / static_cast<uint64_t>(Tile::kGroup);
+    return scales + static_cast<int64_t>(group) * Tile::kGroupScaleBytes;
   }
 }
 template <class Tile>
@@ -128,9 +154,10 @@ struct ScaledPvIO {
   HWY_INLINE const float* A(int64_t tile) const { return args.w + row0 * kBlockKeys + tile * kTileKeys; }
   HWY_INLINE static constexpr int64_t APitch() { return kBlockKeys; }
   HWY_INLINE const T* B(int c, int64_t tile) const {
-    const int64_t feature = (col + c) * lanes;
-    return static_cast<const T*>(args.v_tiles[tile]) + feature / kTileKeys * kStripeBytes<Tile> +
-           Tile::Column(feature % kTileKeys);
+    // Unsigned, which a shift divides.
+    const uint64_t feature = static_cast<uint64_t>((col + c) * lanes), keys = kTileKeys;
+    return static_cast<const T*>(args.v_tiles[tile]) + static_cast<int64_t>(feature / keys) * kStripeBytes<Tile> +
+           Tile::Column(static_cast<int64_t>(feature % keys));
   }
   HWY_INLINE const T* Scales(int c, int64_t tile) const {
     return VScales<Tile>(static_cast<const T*>(args.v_tiles[tile]), args.num_stripes, (col + c) * lanes);
@@ -144,19 +171,6 @@ struct ScaledPvIO {
   HWY_INLINE void Store(DF d, int r, int c, VF v) const { hn::Store(v, d, O(r, c)); }
 };
 
-// What a tile that is decoded line by line puts its lines into.
-template <class Tile>
-struct LineOf {
-  using Type = char;
-};
-template <class Tile>
-  requires requires { typename Tile::Line; }
-struct LineOf<Tile> {
-  using Type = typename Tile::Line;
-};
-template <class Tile>
-inline constexpr bool kByLines = !std::is_same_v<typename LineOf<Tile>::Type, char>;
-
 #define HEADLANE_ROWS_(M) M(0) M(1) M(2) M(3)
 #define HEADLANE_COLS_(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3)
 
@@ -167,7 +181,10 @@ HWY_INLINE void ScaledKernel(const IO& io) {
   using Tile = typename IO::Tile;
   using T = typename Tile::T;
   const DF d;
-  constexpr int64_t kTurn = 4;
+  // Steps and lines per turn of the loop. Of two passes, the first one is then so far ahead that the second one finds
+  // its operands: 26.6 cycles per key of 128 features (fp8, Zen 3), and 30 with a single line.
+  constexpr int64_t kTurn = kByLines<Tile> ? 8 : 4;
+  constexpr int64_t kTurnLines = kTurn / Tile::kSteps;
   static_assert(kTileKeys % kTurn == 0 && kTurn % Tile::kSteps == 0);
 #define HEADLANE_DECLARE_(r, c)                \
   [[maybe_unused]] VF acc##r##c = hn::Zero(d); \
@@ -178,12 +195,18 @@ HWY_INLINE void ScaledKernel(const IO& io) {
   HEADLANE_COLS_(HEADLANE_SCALE_, 0)
 #undef HEADLANE_SCALE_
   [[maybe_unused]] VF scale = hn::Zero(d);
-  // With more rows the FMAs take the time anyway.
-  constexpr bool kLines = kByLines<Tile> && kRows <= 2;
+  constexpr bool kLines = kByLines<Tile>;
   static_assert(!kLines || kCols % 2 == 0);
-  [[maybe_unused]] typename LineOf<Tile>::Type line_buffer[kMaxScaledCols / 2];
+  [[maybe_unused]] typename LineOf<Tile>::Type line_buffer[kLines ? kTurnLines * kCols / 2 : 1];
   [[maybe_unused]] typename LineOf<Tile>::Type* lines = line_buffer;
   if constexpr (kLines) KeepAddress(lines);
+  // The scales of a segment's steps, where they take arithmetic: of all steps at once.
+  constexpr bool kStepScales = !IO::kIsK && kLines;
+  // Those of a segment's lanes, where registers are few.
+  constexpr bool kLaneScales = IO::kIsK && kLines && kRows > 1;
+  alignas(64) [[maybe_unused]] float scale_buffer[kStepScales || kLaneScales ? kMaxScaledCols * kTileKeys : 1];
+  [[maybe_unused]] float* step_scales = scale_buffer;
+  if constexpr (kStepScales || kLaneScales) KeepAddress(step_scales);
 
   const int64_t num_segments = io.NumSegments();
   for (int64_t segment = 0; segment < num_segments; ++segment) {
@@ -209,17 +232,33 @@ HWY_INLINE void ScaledKernel(const IO& io) {
   if constexpr (c < kCols && c % IO::kScaleCols == 0) scales##c = io.Scales(c, segment); \
   if constexpr (c < kCols && IO::kIsK) scale##c = Tile::LaneScale(d, scales##c, io.Lane(c));
     HEADLANE_COLS_(HEADLANE_SCALE_, 0)
+#define HEADLANE_STEP_SCALES_(r, c)                                               \
+  if constexpr (kStepScales && c < kCols && c % IO::kScaleCols == 0) {            \
+    Tile::StepScales(d, scales##c, step_scales + c / IO::kScaleCols * kTileKeys); \
+  }
+    HEADLANE_COLS_(HEADLANE_STEP_SCALES_, 0)
+#define HEADLANE_LANE_SCALES_(r, c) \
+  if constexpr (kLaneScales && c < kCols) hn::Store(scale##c, d, step_scales + c * kTileKeys);
+    HEADLANE_COLS_(HEADLANE_LANE_SCALES_, 0)
     // Column c at step k.
-#define HEADLANE_LOAD_(kStep, c, k, to)                                                 \
-  if constexpr (!IO::kIsK && c % IO::kScaleCols == 0) {                                 \
-    scale = Tile::template StepScale<kStep>(d, scales##c, k);                           \
-  }                                                                                     \
-  if constexpr (kLines) {                                                               \
-    if constexpr (c % 2 == 0) Tile::PutLine(b##c + line, lines + c / 2);                \
-    to = Tile::template FromLine<c % 2>(d, lines + c / 2, IO::kIsK ? scale##c : scale); \
-  } else {                                                                              \
-    to = Tile::template Load<kStep>(d, b##c + line, IO::kIsK ? scale##c : scale);       \
-  }                                                                                     \
+#define HEADLANE_LOAD_(kStep, c, k, to)                                           \
+  if constexpr (!IO::kIsK && c % IO::kScaleCols == 0) {                           \
+    if constexpr (kStepScales) {                                                  \
+      scale = hn::Set(d, step_scales[c / IO::kScaleCols * kTileKeys + k]);        \
+    } else {                                                                      \
+      scale = Tile::template StepScale<kStep>(d, scales##c, k);                   \
+    }                                                                             \
+  }                                                                               \
+  if constexpr (kLines) {                                                         \
+    const auto& put = lines[turn_line * (kCols / 2) + c / 2];                     \
+    if constexpr (kLaneScales) {                                                  \
+      to = put.template Take<kStep, c % 2>(d, step_scales + c * kTileKeys);       \
+    } else {                                                                      \
+      to = put.template Take<kStep, c % 2>(d, IO::kIsK ? scale##c : scale);       \
+    }                                                                             \
+  } else {                                                                        \
+    to = Tile::template Load<kStep>(d, b##c + line, IO::kIsK ? scale##c : scale); \
+  }                                                                               \
   KeepInRegister(to);
 #define HEADLANE_LOAD_B_(kStep, c)         \
   [[maybe_unused]] VF bv##c = hn::Zero(d); \
@@ -266,38 +305,65 @@ HWY_INLINE void ScaledKernel(const IO& io) {
     HEADLANE_LOAD_(1, c, step + 1, bv) \
     MulAddTo(acc0##c, av1, bv);        \
   }
-#define HEADLANE_LINE_(k)                            \
-  if constexpr (Tile::kSteps == 1) {                 \
-    HEADLANE_STEP_(0, k)                             \
-  } else if constexpr (kRows == 1 && IO::kIsK) {     \
-    const int64_t step = k;                          \
-    const Factor av0 = LoadFactor(d, a0 + step);     \
-    const Factor av1 = LoadFactor(d, a0 + step + 1); \
-    HEADLANE_COLS_(HEADLANE_TWO_STEPS_, 0)           \
-  } else {                                           \
-    HEADLANE_STEP_(0, k)                             \
-    HEADLANE_STEP_(1, (k) + 1)                       \
+#define HEADLANE_LINE_(k)                                   \
+  if constexpr (Tile::kSteps == 1) {                        \
+    HEADLANE_STEP_(0, k)                                    \
+  } else if constexpr (kRows == 1 && IO::kIsK && !kLines) { \
+    const int64_t step = k;                                 \
+    const Factor av0 = LoadFactor(d, a0 + step);            \
+    const Factor av1 = LoadFactor(d, a0 + step + 1);        \
+    HEADLANE_COLS_(HEADLANE_TWO_STEPS_, 0)                  \
+  } else {                                                  \
+    HEADLANE_STEP_(0, k)                                    \
+    HEADLANE_STEP_(1, (k) + 1)                              \
   }
-#define HEADLANE_PREFETCH_(r, c) \
-  if constexpr (c < kCols && c % kColsPerTile == 0) __builtin_prefetch(b##c + first_line + kScaledAhead, 0, 3);
+#define HEADLANE_PREFETCH_(r, c)                                                     \
+  if constexpr (c < kCols && c % kColsPerTile == 0) {                                \
+    for (int64_t ahead = 0; ahead < kTurnLines * Tile::kLine; ahead += kCacheLine) { \
+      __builtin_prefetch(b##c + first_line + kScaledAhead<Tile> + ahead, 0, 3);      \
+    }                                                                                \
+  }
+#define HEADLANE_PUTTING_                                        \
+  [[maybe_unused]] const auto putting0 = LoadPutting<Tile, 0>(); \
+  [[maybe_unused]] const auto putting1 = LoadPutting<Tile, 1>(); \
+  [[maybe_unused]] const auto putting2 = LoadPutting<Tile, 2>();
+#define HEADLANE_PUT_LINE_(r, c)                                                                       \
+  if constexpr (kLines && c < kCols && c % 2 == 0) {                                                   \
+    Tile::PutLine(putting0, putting1, putting2, b##c + line, lines + turn_line * (kCols / 2) + c / 2); \
+  }
     const int64_t k_len = io.Length(segment);
     int64_t k = 0, first_line = 0;
-    for (; k + kTurn <= k_len; k += kTurn, first_line += kTurn / Tile::kSteps * Tile::kLine) {
+    for (; k + kTurn <= k_len; k += kTurn, first_line += kTurnLines * Tile::kLine) {
       HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)
-#pragma GCC unroll 4
-      for (int64_t i = 0; i < kTurn; i += Tile::kSteps) {
-        const int64_t line = first_line + i / Tile::kSteps * Tile::kLine;
-        HEADLANE_LINE_(k + i)
+      if constexpr (kLines) {
+        HEADLANE_PUTTING_
+#pragma GCC unroll 8
+        for (int64_t turn_line = 0; turn_line < kTurnLines; ++turn_line) {
+          const int64_t line = first_line + turn_line * Tile::kLine;
+          HEADLANE_COLS_(HEADLANE_PUT_LINE_, 0)
+        }
+      }
+#pragma GCC unroll 8
+      for (int64_t turn_line = 0; turn_line < kTurnLines; ++turn_line) {
+        [[maybe_unused]] const int64_t line = first_line + turn_line * Tile::kLine;
+        HEADLANE_LINE_(k + turn_line * Tile::kSteps)
       }
     }
     if constexpr (IO::kIsK) {
       int64_t line = first_line;
+      [[maybe_unused]] constexpr int64_t turn_line = 0;
       for (; k + Tile::kSteps <= k_len; k += Tile::kSteps, line += Tile::kLine) {
+        HEADLANE_PUTTING_
+        HEADLANE_COLS_(HEADLANE_PUT_LINE_, 0)
         HEADLANE_LINE_(k)
       }
       // The last feature alone: a link with a 0 from the padding could change the sign of a zero, or make a NaN.
       if constexpr (Tile::kSteps == 2) {
-        if (k < k_len) HEADLANE_STEP_(0, k)
+        if (k < k_len) {
+          HEADLANE_PUTTING_
+          HEADLANE_COLS_(HEADLANE_PUT_LINE_, 0)
+          HEADLANE_STEP_(0, k)
+        }
       }
     }
   }
@@ -322,6 +388,10 @@ HWY_INLINE void ScaledKernel(const IO& io) {
 #undef HEADLANE_TWO_STEPS_
 #undef HEADLANE_LINE_
 #undef HEADLANE_PREFETCH_
+#undef HEADLANE_PUTTING_
+#undef HEADLANE_PUT_LINE_
+#undef HEADLANE_STEP_SCALES_
+#undef HEADLANE_LANE_SCALES_
 #undef HEADLANE_STORE_
 #undef HEADLANE_STORE_ROW_
 }
@@ -420,7 +490,7 @@ void ScaledPvSelected(const PvArgs& args) {
 
 // Rows that use a tile while it comes from memory: so many tiles at a time, in order of address. o is loaded and stored
 // for each, which is less than waiting for memory.
-inline constexpr int64_t kScaledTilesAtOnce = 2;
+inline constexpr int64_t kScaledTilesAtOnce = 4;
 alignas(64) inline constexpr float kScaledOnes[8] = {1, 1, 1, 1, 1, 1, 1, 1};
 
 template <class Tile>
@@ -438,53 +508,6 @@ void ScaledPv(const PvArgs& args) noexcept {
     part.v_tiles = args.v_tiles + t;
     if (t > 0) part.c = kScaledOnes;
     ScaledMultiply<ScaledPvIO<Tile>>(part, num_cols);
-  }
-}
-
-// The lanes of one vector of keys after the other, so that their scale stays in a register.
-template <class Tile>
-void WidenScaledK(const WidenTileArgs& args) noexcept {
-  const DF d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const typename Tile::T* HWY_RESTRICT tile = static_cast<const typename Tile::T*>(args.tile);
-  float* HWY_RESTRICT out = args.out;
-  const int64_t group = Tile::kGroup == 0 ? args.dim : Tile::kGroup;
-  const typename Tile::T* scales = KScales<Tile>(tile, args.dim);
-  for (int64_t first = 0; first < args.dim; first += group, scales += Tile::kGroupScaleBytes) {
-    const int64_t end = std::min(args.dim, first + group);
-    for (int64_t lane = 0; lane < kTileKeys; lane += lanes) {
-      const VF scale = Tile::LaneScale(d, scales, lane);
-      const typename Tile::T* HWY_RESTRICT line = tile + first / Tile::kSteps * Tile::kLine + Tile::Column(lane);
-      for (int64_t i = first; i < end; i += Tile::kSteps, line += Tile::kLine) {
-        hn::Store(Tile::template Load<0>(d, line, scale), d, out + i * kTileKeys + lane);
-        if constexpr (Tile::kSteps == 2) {
-          if (i + 1 < end) {
-            hn::Store(Tile::template Load<1>(d, line, scale), d, out + (i + 1) * kTileKeys + lane);
-          }
-        }
-      }
-    }
-  }
-}
-
-template <class Tile>
-void WidenScaledV(const WidenTileArgs& args) noexcept {
-  const DF d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const typename Tile::T* HWY_RESTRICT tile = static_cast<const typename Tile::T*>(args.tile);
-  float* HWY_RESTRICT out = args.out;
-  const int64_t num_stripes = CeilDiv(args.dim, kTileKeys);
-  for (int64_t feature = 0; feature < num_stripes * kTileKeys; feature += kTileKeys) {
-    for (int64_t key = 0; key < kTileKeys; key += Tile::kSteps) {
-      for (int64_t lane = 0; lane < kTileKeys; lane += lanes, out += lanes) {
-        hn::Store(LoadValues<Tile, 0>(d, tile, num_stripes, feature + lane, key), d, out);
-      }
-      if constexpr (Tile::kSteps == 2) {
-        for (int64_t lane = 0; lane < kTileKeys; lane += lanes, out += lanes) {
-          hn::Store(LoadValues<Tile, 1>(d, tile, num_stripes, feature + lane, key + 1), d, out);
-        }
-      }
-    }
   }
 }
 

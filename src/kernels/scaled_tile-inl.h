@@ -56,6 +56,50 @@ struct Int8Tile : ByteTile {
   }
 };
 
+#undef HEADLANE_HALVES_THROUGH_MEMORY
+#if HWY_TARGET == HWY_AVX2 && !HWY_COMPILER_MSVC
+#define HEADLANE_HALVES_THROUGH_MEMORY 1
+// The codes of a line as f16, both of its columns. From memory vcvtph2ps takes half a cycle and from a register a whole
+// one (Zen 3: a shuffle less), which makes the way through L1 worth a store; and the instructions that make halves do
+// not wait in the schedulers among those that use them, if a few lines are put before the first of them is taken.
+template <int kSteps>
+struct alignas(32) HalfLine {
+  uint16_t half[kSteps][2][8];
+
+  template <class V>
+  HWY_INLINE void Put(int step, V halves) {
+    // Compilers would take them from the register after all.
+    asm("vmovdqa %1, %0" : "=m"(half[step]) : "x"(halves.raw));
+  }
+  template <int kStep, int kColumn, class D>
+  HWY_INLINE hn::Vec<D> Take(D /*d*/) const {
+    hn::Vec<D> numbers;
+    asm("vcvtph2ps %1, %0" : "=x"(numbers.raw) : "m"(half[kStep][kColumn]));
+    return numbers;
+  }
+  template <int kStep, int kColumn, class D>
+  HWY_INLINE hn::Vec<D> Take(D d, hn::Vec<D> scale) const {
+    return hn::Mul(Take<kStep, kColumn>(d), scale);
+  }
+  // The scales stay in memory, where a block of sums leaves no registers for them.
+  template <int kStep, int kColumn, class D>
+  HWY_INLINE hn::Vec<D> Take(D d, const float* HWY_RESTRICT scales) const {
+    using Scales = float[8];
+    hn::Vec<D> numbers = Take<kStep, kColumn>(d);
+    asm("vmulps %1, %0, %0" : "+x"(numbers.raw) : "m"(*reinterpret_cast<const Scales*>(scales)));
+    return numbers;
+  }
+};
+// What putting lines needs, loaded anew for a few of them: kept, it would take the registers of those that use them.
+template <class T>
+HWY_INLINE const T* LoadedHere(const T* p) {
+  asm volatile("" : "+r"(p));
+  return p;
+}
+#else
+#define HEADLANE_HALVES_THROUGH_MEMORY 0
+#endif
+
 // sign, 4 bits of exponent, 3 of mantissa: 7 bits further up in 16 they are an f16 of 1 / 256 of the number, denormals
 // included, and the scale makes up for it, exactly. (NaN codes, which are never stored, would be 480.)
 struct F8Tile : ByteTile {
@@ -88,26 +132,30 @@ struct F8Tile : ByteTile {
 #endif
   }
 
-#if HWY_TARGET == HWY_AVX2 && !HWY_COMPILER_MSVC
-  // A line in f16, for both of its columns. From memory vcvtph2ps takes half a cycle and from a register a whole one
-  // (Zen 3: a shuffle less), which makes the way through L1 worth a store: 31 instead of 42 cycles per key of 128
-  // features.
-  struct alignas(32) Line {
-    uint16_t half[2][8];
-  };
-  static HWY_INLINE void PutLine(const T* line, Line* to) {
+#if HEADLANE_HALVES_THROUGH_MEMORY
+  // Those of all keys of a tile.
+  template <class D>
+  static HWY_INLINE void StepScales(D d, const T* scales, float* to) {
+    for (int64_t key = 0; key < kTileKeys; key += static_cast<int64_t>(hn::Lanes(d))) {
+      hn::Store(LaneScale(d, scales, key), d, to + key);
+    }
+  }
+  using Line = HalfLine<kSteps>;
+  static constexpr int kPutting = 1;
+  template <int kIndex>
+  static HWY_INLINE hn::Vec<hn::CappedTag<uint16_t, kTileKeys>> LoadPutting() {
+    alignas(32) static constexpr uint16_t kMask[kTileKeys] = {0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF,
+                                                              0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF,
+                                                              0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF};
+    return hn::Load(hn::CappedTag<uint16_t, kTileKeys>(), LoadedHere(kMask));
+  }
+  template <class V>
+  static HWY_INLINE void PutLine(V mask, V, V, const T* line, Line* to) {
     const hn::CappedTag<int16_t, kTileKeys> d16;
     const hn::CappedTag<uint16_t, kTileKeys> du16;
     const hn::CappedTag<int8_t, kTileKeys> d8;
     const auto codes = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(line)));
-    const auto halves = hn::And(hn::BitCast(du16, hn::ShiftLeft<7>(codes)), hn::Set(du16, uint16_t{0xBFFF}));
-    asm("vmovdqa %1, %0" : "=m"(*to) : "x"(halves.raw));  // compilers would take it from the register after all
-  }
-  template <int kColumn, class D>
-  static HWY_INLINE hn::Vec<D> FromLine(D, const Line* line, hn::Vec<D> scale) {
-    hn::Vec<D> numbers;
-    asm("vcvtph2ps %1, %0" : "=x"(numbers.raw) : "m"(line->half[kColumn]));
-    return hn::Mul(numbers, scale);
+    to->Put(0, hn::And(hn::BitCast(du16, hn::ShiftLeft<7>(codes)), mask));
   }
 #endif
 };
@@ -142,6 +190,40 @@ struct Int4Tile {
     const auto codes = kStep == 0 ? hn::ShiftRight<28>(hn::ShiftLeft<28>(pairs)) : hn::ShiftRight<4>(pairs);
     return hn::Mul(hn::ConvertTo(d, codes), scale);
   }
+
+#if HEADLANE_HALVES_THROUGH_MEMORY
+  // Those of all keys of a tile.
+  template <class D>
+  static HWY_INLINE void StepScales(D d, const T* scales, float* to) {
+    for (int64_t key = 0; key < kTileKeys; key += static_cast<int64_t>(hn::Lanes(d))) {
+      hn::Store(LaneScale(d, scales, key), d, to + key);
+    }
+  }
+  // A code has so few digits that the upper half of an f16 holds it: one of 16 bytes.
+  using Line = HalfLine<kSteps>;
+  static constexpr int kPutting = 3;
+  template <int kIndex>
+  static HWY_INLINE hn::Vec<hn::CappedTag<uint8_t, 2 * kTileKeys>> LoadPutting() {
+    const hn::CappedTag<uint8_t, 2 * kTileKeys> d8;
+    alignas(32) static constexpr uint8_t kTables[3][2 * kTileKeys] = {
+        {128, 0, 128, 1, 128, 2,  128, 3,  128, 4,  128, 5,  128, 6,  128, 7,
+         128, 8, 128, 9, 128, 10, 128, 11, 128, 12, 128, 13, 128, 14, 128, 15},
+        {0, 0x3C, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47, 0xC8, 0xC7, 0xC6, 0xC5, 0xC4, 0xC2, 0xC0, 0xBC,
+         0, 0x3C, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47, 0xC8, 0xC7, 0xC6, 0xC5, 0xC4, 0xC2, 0xC0, 0xBC},
+        {0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15,
+         0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15}};
+    return hn::Load(d8, LoadedHere(kTables[kIndex]));
+  }
+  template <class V>
+  static HWY_INLINE void PutLine(V places, V table, V mask, const T* line, Line* to) {
+    const hn::CappedTag<uint8_t, 2 * kTileKeys> d8;
+    const hn::CappedTag<uint16_t, kTileKeys> d16;
+    const auto pairs = hn::TableLookupBytesOr0(hn::LoadDup128(d8, line), places);
+    const auto upper = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, pairs)));
+    to->Put(0, hn::TableLookupBytes(table, hn::And(pairs, mask)));
+    to->Put(1, hn::TableLookupBytes(table, hn::And(upper, mask)));
+  }
+#endif
 };
 
 }  // namespace HWY_NAMESPACE
