@@ -11,14 +11,15 @@
 
 namespace headlane::internal {
 
-// Where `target`, one of HWY_TARGETS, stands in tables made by HWY_EXPORT.
+// Where the code for `target` stands in tables made by HWY_EXPORT. A target that this file leaves out shares AVX3's
+// (kernels/targets.h).
 inline size_t TableIndex(int64_t target) {
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
   (void)target;
   return 0;  // The table has one entry.
 #else
   hwy::ChosenTarget chosen;
-  chosen.Update(target);
+  chosen.Update((HWY_TARGETS & target) != 0 ? target : HWY_AVX3);
   return chosen.GetIndex();
 #endif
 }

@@ -267,7 +267,8 @@ struct PvRowsArgs {
 };
 
 // What each translation unit says it was compiled for (`compiled_for`) is known in the namespace of a target only, and
-// so tells a test that the target which was asked for is the one that runs.
+// so tells a test that the target which was asked for is the one that runs; or AVX3, whose code it shares
+// (kernels/targets.h).
 
 // Everything of one element type of K and V. `qk` and `pv` are for any number of rows.
 struct KvKernels {

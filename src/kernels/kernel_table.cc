@@ -1,5 +1,6 @@
 // Puts the tables of all translation units together, and chooses the target: this is the only file that asks Highway
 // what the machine has.
+#define HEADLANE_EVERY_TARGET
 #include "kernels/targets.h"
 
 #include <atomic>

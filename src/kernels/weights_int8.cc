@@ -1,6 +1,7 @@
 // Weights of all block-quantised formats with activations of 8 bits: one row, and panels for more.
 //
 // Separate from weights_int8_rows.cc, in which formats are no longer told apart.
+#define HEADLANE_EVERY_TARGET
 #include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
