@@ -168,7 +168,7 @@ void PackCodes(const uint8_t* codes, int lane, uint8_t* block) {
 template <WeightFormat kFormat>
 void PackQuads(const uint8_t* codes, int lane, uint8_t* block) {
   constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
-  constexpr int kQuads = kInfo.group / 4, kUpperBits = kInfo.bits - 4;
+  constexpr int kHalf = kInfo.group / 8, kUpperBits = kInfo.bits - 4;  // quads
   for (int group = 0; group < kInfo.num_groups; ++group, codes += kInfo.group) {
     uint8_t* const words = block + kInfo.codes_at + group * kInfo.group_bytes() + lane * 4;
     for (int k = 0; k < kInfo.group; ++k) {
@@ -178,11 +178,12 @@ void PackQuads(const uint8_t* codes, int lane, uint8_t* block) {
         continue;
       }
       // Every byte is written first by the quad whose code comes lowest in it.
-      uint8_t& lower = words[quad % (kQuads / 2) * 64 + byte];
+      const bool is_lower = quad < kHalf;
+      uint8_t& lower = words[(is_lower ? quad : quad - kHalf) * 64 + byte];
       const int code = codes[k] & 15;
-      lower = static_cast<uint8_t>(quad < kQuads / 2 ? code : lower | code << 4);
+      lower = static_cast<uint8_t>(is_lower ? code : lower | code << 4);
       if constexpr (kUpperBits > 0 && kUpperBits < 4) {
-        uint8_t& upper = words[kQuads / 2 * 64 + byte];
+        uint8_t& upper = words[kHalf * 64 + byte];
         upper = static_cast<uint8_t>((quad == 0 ? 0 : upper) | (codes[k] >> 4) << (quad * kUpperBits));
       }
     }
@@ -193,15 +194,15 @@ void PackQuads(const uint8_t* codes, int lane, uint8_t* block) {
 template <WeightFormat kFormat>
 void UnpackQuads(const uint8_t* words, uint8_t* codes) {
   constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
-  constexpr int kQuads = kInfo.group / 4, kUpperBits = kInfo.bits - 4;
+  constexpr int kHalf = kInfo.group / 8, kUpperBits = kInfo.bits - 4;  // quads
   for (int k = 0; k < kInfo.group; ++k) {
     const int quad = k / 4, byte = k % 4;
     if constexpr (kInfo.bits == 8) {
       codes[k] = words[quad * 64 + byte];
     } else {
-      int code = words[quad % (kQuads / 2) * 64 + byte] >> (quad < kQuads / 2 ? 0 : 4) & 15;
+      int code = quad < kHalf ? words[quad * 64 + byte] & 15 : words[(quad - kHalf) * 64 + byte] >> 4;
       if constexpr (kUpperBits > 0) {
-        const int upper = words[kQuads / 2 * 64 + byte] >> (quad * kUpperBits);
+        const int upper = words[kHalf * 64 + byte] >> (quad * kUpperBits);
         code |= (upper & ((1 << kUpperBits) - 1)) << 4;
       }
       codes[k] = static_cast<uint8_t>(code);
@@ -226,7 +227,7 @@ int ReadField(const uint8_t* words, int lane, int field) {
 template <WeightFormat kFormat>
 void ReadWeightsOf(const uint8_t* block, int lane, int64_t in_features, float* out) {
   constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
-  uint8_t codes[kInfo.group];
+  uint8_t codes[kInfo.group] = {};
   for (int64_t k = 0; k < in_features; k += kInfo.block_len(), block += kInfo.block_bytes) {
     const float d = ReadHalf(block + kInfo.d_at + lane * 2);
     for (int group = 0; group < kInfo.num_groups; ++group, out += kInfo.group) {

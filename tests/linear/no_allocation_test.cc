@@ -41,7 +41,15 @@ TEST(TileLinear, RunAllocatesNothing) {
 TEST(TileLinear, RunOfStoredWeightsAllocatesNothing) {
   constexpr int64_t kOut = 300, kIn = 512, kMaxRows = 150;
   OpenMPExecutor executor(3);
-  for (const LinearOutput output : {LinearOutput::kStore, LinearOutput::kAdd, LinearOutput::kSwiGlu}) {
+  const struct {
+    LinearOutput output;
+    LinearPrecision precision;
+  } cases[] = {{LinearOutput::kStore, LinearPrecision::kExact},
+               {LinearOutput::kAdd, LinearPrecision::kExact},
+               {LinearOutput::kSwiGlu, LinearPrecision::kExact},
+               {LinearOutput::kAdd, LinearPrecision::kInt8},
+               {LinearOutput::kSwiGlu, LinearPrecision::kInt8}};
+  for (const auto& [output, precision] : cases) {
     const testing::StoredWeights first = testing::RandomWeights(WeightFormat::kQ4_1, kOut, kIn, 1);
     const testing::StoredWeights second = testing::RandomWeights(WeightFormat::kQ6_K, kOut, kIn, 2);
     const std::vector<float> bias(kOut, 0.5f);
@@ -51,6 +59,7 @@ TEST(TileLinear, RunOfStoredWeightsAllocatesNothing) {
     spec.in_features = kIn;
     spec.parts = parts;
     spec.output = output;
+    spec.precision = precision;
     const Result<Linear> layer = Linear::Create(spec, executor);
     ASSERT_TRUE(layer.ok()) << layer.status().c_str();
     const int64_t y_stride = layer.value().out_features();
