@@ -16,6 +16,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -125,8 +126,8 @@ class OneDnnLinear final : public LinearImpl {
   dnnl::matmul::primitive_desc Describe(int64_t rows, int64_t x_stride, int64_t y_stride,
                                         const memory::desc& weights) const {
     const memory::desc x = Rows(rows, in_features(), x_stride, type_), y = Rows(rows, out_features(), y_stride);
-    if (bias_.bytes() == 0) return {engine_, x, weights, y, attributes_};
-    return {engine_, x, weights, BiasDesc(), y, attributes_};
+    if (bias_.bytes() == 0) return {engine_, x, weights, y, *attributes_};
+    return {engine_, x, weights, BiasDesc(), y, *attributes_};
   }
   memory::desc BiasDesc() const { return {{1, out_features()}, kF32, memory::dims{out_features(), 1}}; }
   Status ReadAllWeights(const WeightRows& rows, Executor& executor, AlignedBuffer* dense) const noexcept;
@@ -138,9 +139,9 @@ class OneDnnLinear final : public LinearImpl {
   memory::data_type type_;  // of weights and inputs
   bool adds_;
   dnnl::engine engine_;
-  dnnl::primitive_attr attributes_;
-  AlignedBuffer bias_;  // of all parts, 0 where there is none
-  memory::desc layout_;
+  std::optional<dnnl::primitive_attr> attributes_;  // empty until it may throw
+  AlignedBuffer bias_;                              // of all parts, 0 where there is none
+  std::optional<memory::desc> layout_;
   AlignedBuffer buffer_;
   memory weights_;  // over buffer_
   size_t weight_bytes_ = 0;
@@ -188,10 +189,11 @@ Status OneDnnLinear::ChooseLayout() {
   engine_ = dnnl::engine(dnnl::engine::kind::cpu, 0);
   stream_ = dnnl::stream(engine_);
   primitives_.reserve(kMaxPrimitives);
+  attributes_.emplace();
   if (adds_) {
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
-    attributes_.set_post_ops(sum);
+    attributes_->set_post_ops(sum);
   }
   const int64_t k = in_features(), n = out_features();
   const memory::desc any({k, n}, type_, memory::format_tag::any);
@@ -209,20 +211,20 @@ Status OneDnnLinear::ChooseLayout() {
   }
   std::snprintf(implementation_, sizeof(implementation_), "onednn %s", desc.impl_info_str());
   layout_ = desc.weights_desc();
-  weight_bytes_ = layout_.get_size();
+  weight_bytes_ = layout_->get_size();
   return OkStatus();
 }
 
 Status OneDnnLinear::StoreWeights(AlignedBuffer dense) {
   const memory::desc plain({in_features(), out_features()}, kF32, memory::dims{1, in_features()});
-  if (layout_ == plain) {
+  if (*layout_ == plain) {
     buffer_ = std::move(dense);
-    weights_ = memory(layout_, engine_, buffer_.data());
+    weights_ = memory(*layout_, engine_, buffer_.data());
     return OkStatus();
   }
   HEADLANE_ASSIGN_OR_RETURN(buffer_,
                             AlignedBuffer::Create(static_cast<int64_t>(weight_bytes_), "weights of a linear layer"));
-  weights_ = memory(layout_, engine_, buffer_.data());
+  weights_ = memory(*layout_, engine_, buffer_.data());
   memory source(plain, engine_, dense.data());
   dnnl::reorder(source, weights_).execute(stream_, source, weights_);
   stream_.wait();
@@ -252,14 +254,14 @@ Status OneDnnLinear::FindPrimitive(int64_t rows, int64_t x_stride, int64_t y_str
   int64_t primitive_rows = DNNL_RUNTIME_DIM_VAL;
   if (rows > 1) {
     try {
-      desc = Describe(DNNL_RUNTIME_DIM_VAL, x_stride, y_stride, layout_);
+      desc = Describe(DNNL_RUNTIME_DIM_VAL, x_stride, y_stride, *layout_);
     } catch (const dnnl::error&) {
       desc = {};  // not every implementation can do without the number of rows
     }
   }
   if (!desc || IsReference(desc)) {
     primitive_rows = rows;
-    desc = Describe(rows, x_stride, y_stride, layout_);
+    desc = Describe(rows, x_stride, y_stride, *layout_);
   }
   if (IsReference(desc)) {
     return MakeStatus(StatusCode::kInternal, "linear: for %lld rows oneDNN has nothing faster than '%s'",

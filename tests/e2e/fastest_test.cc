@@ -274,7 +274,7 @@ TEST_F(Fastest, WhatFails) {
   options_.linear = kOneDnn;
   EXPECT_ERROR(Load(model, machine), kInvalidArgument, "'onednn'");
   options_.linear = kTile;
-  options_.numerics = static_cast<Numerics>(2);
+  options_.numerics = static_cast<Numerics>(2);  // NOLINT(clang-analyzer-optin.core.EnumCastOutOfRange)
   EXPECT_ERROR(Load(model, machine), kInvalidArgument, "numerics is 2");
   EXPECT_TRUE(unloaded(model));
   options_.numerics = Numerics::kFastest;
@@ -308,6 +308,7 @@ void OneAfterTheOther(void*, int n, Executor::Task task, void* context) {
 }
 void OnThreads(void*, int n, Executor::Task task, void* context) {
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(n));
   for (int i = 0; i < n; ++i) threads.emplace_back([=] { task(context, i); });
   for (std::thread& thread : threads) thread.join();
 }

@@ -172,7 +172,8 @@ TEST(OneDnnLinear, FromTilesWithEveryOutputAndScratchOfTheCallers) {
     for (size_t i = 0; i < own.size(); ++i) ASSERT_NEAR(own[i], expected[i], 1e-4) << i;
     if (scratch_bytes == 0) continue;
     const testing::GuardedBuffer scratch(static_cast<size_t>(scratch_bytes) + 64);
-    std::byte* const begin = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
+    std::byte* const begin =
+        reinterpret_cast<std::byte*>(scratch.data() + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64) % 64);
     std::vector<float> given = before;
     LinearOperands operands = {x.data(), kIn, kRows, given.data(), width, {begin, static_cast<size_t>(scratch_bytes)}};
     ASSERT_TRUE(layer->Run(operands, executor).ok());
