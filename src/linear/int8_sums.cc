@@ -6,6 +6,13 @@
 #include "base/weight_tile.h"
 
 namespace headlane::internal {
+namespace {
+
+// For so many rows making a panel of a tile takes longer than reading its codes again for each row: of codes of 8 bits,
+// whose panel is large, and of 6 bits, which have twice the scales.
+constexpr int64_t kFewRows = 6;
+
+}  // namespace
 
 const Int8Rows& Int8Scratch::Quantize(const KernelTable& kernels, const Int8Operand& operand,
                                       const LinearOperands& operands, int64_t row_begin, int64_t rows, int64_t k_begin,
@@ -54,8 +61,24 @@ void Int8Sums(const KernelTable& kernels, const LinearOperands& operands, int64_
         run.kernels->one_row(args);
         continue;
       }
-      args.w = scratch.panel();
       args.num_tiles = 1;
+      if (rows <= kFewRows && info.bits >= 6) {
+        const Int8Rows x = args.x;
+        args.tile_bytes = run.tile_bytes;
+        args.num_features = kTileKeys;
+        for (int64_t tile = 0; tile < run.num_tiles; ++tile) {
+          args.w = run.tiles + tile * run.tile_bytes + k_begin / info.block_len() * info.block_bytes;
+          for (int64_t row = 0; row < rows; ++row) {
+            args.x.codes = x.codes + row * x.pitch;
+            args.x.pairs = x.pairs + row * (x.pitch / 2);
+            args.x.groups = x.groups + row * x.group_pitch;
+            args.y = run.sums + row * pitch + tile * kTileKeys;
+            run.kernels->one_row(args);
+          }
+        }
+        continue;
+      }
+      args.w = scratch.panel();
       for (int64_t tile = 0; tile < run.num_tiles; ++tile) {
         run.kernels->expand(
             {run.tiles + tile * run.tile_bytes, k_begin, k_begin + k_len, reinterpret_cast<float*>(scratch.panel())});
