@@ -234,6 +234,7 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
         if constexpr (kInfo.is_full()) {
 #define HEADLANE_WEIGHT_(c, to) \
   to = WeightsOnTop<Format>(d, hn::LoadU(di, words##c + word * kTileKeys), scale##c, min##c);
+          HEADLANE_COLS_(HEADLANE_KEEP_, 0)
 #pragma GCC unroll 8
           for (int word = 0; word < kWords; ++word) {
             HEADLANE_STEP_(word)
@@ -242,6 +243,7 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
           HEADLANE_NEXT_INPUTS_(kWords)
         }
         if constexpr (kNumLeft<Format> > 0) {
+          HEADLANE_COLS_(HEADLANE_KEEP_, 0)
 #define HEADLANE_WEIGHT_(c, to) to = WeightsLeft<Format, 0>(d, words##c, scale##c, min##c);
           HEADLANE_STEP_(0)
 #undef HEADLANE_WEIGHT_
