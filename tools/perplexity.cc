@@ -195,7 +195,8 @@ int Main(int argc, char** argv) {
   arguments.Text(
       "--kv-type", options.types,
       "Types of the KV cache, with commas between: f32, f16, bf16, int8, fp8, int4; two with a slash for keys "
-      "and values apart (int8/int4); +rotate behind it: stored rotated (int4+rotate); all: each of them");
+      "and values apart (int8/int4), each stored as it is; +rotate behind it: stored rotated (int4+rotate); all: each "
+      "of them");
   arguments.Number("--page", options.page, 16, 256,
                    "Tokens of a page of the cache, a multiple of 16; changes no result");
   arguments.Number("--window", options.window, 0, int64_t{1} << 24,

@@ -45,10 +45,16 @@ class CacheTest(CliTest):
 
     def test_rotation(self):
         for kv_type in self.TYPES:
-            plain = self.result(*self.PROMPT, "--kv-type", kv_type)
+            plain = self.result(*self.PROMPT, "--kv-type", kv_type, "--no-kv-rotate")
             rotated = self.result(*self.PROMPT, "--kv-type", kv_type, "--kv-rotate")
             self.assertNotEqual(plain["first_logits"]["hash"], rotated["first_logits"]["hash"])
+            # Where nothing is said, int4 keys are rotated and others are not.
+            default = self.result(*self.PROMPT, "--kv-type", kv_type)
+            self.assertEqual(default, rotated if kv_type == "int4" else plain)
         self.assertTrue(self.ok_json(generate(*self.PROMPT, "--kv-rotate"))["timings"]["kv_cache"]["rotated"])
+        self.assertTrue(self.ok_json(generate(*self.PROMPT, "--kv-type-k", "int4"))["timings"]["kv_cache"]["rotated"])
+        self.assertFalse(self.ok_json(generate(*self.PROMPT, "--kv-type-v", "int4"))["timings"]["kv_cache"]["rotated"])
+        self.refused(generate(*self.PROMPT, "--kv-rotate", "--no-kv-rotate"), "--kv-rotate", "--no-kv-rotate")
 
     def test_pages_change_nothing(self):
         for kv_type in ("f32", "int8", "int4"):

@@ -30,7 +30,7 @@ class HelpTest(CliTest):
         text = run("headlane-generate", "--help").stdout.decode()
         for option in ("--model", "--synthetic", "--prompt", "--prompt-file", "--chat", "--system", "--raw", "--literal",
                        "--max-tokens", "--temperature", "--top-k", "--top-p", "--seed", "--threads", "--chunk", "--linear", "--numerics", "--precision", "--json",
-                       "--prompts-file", "--kv-type", "--kv-type-k", "--kv-type-v", "--kv-rotate", "--page", "--window", "--sinks",
+                       "--prompts-file", "--kv-type", "--kv-type-k", "--kv-type-v", "--kv-rotate", "--no-kv-rotate", "--page", "--window", "--sinks",
                        "--save-cache", "--load-cache"):
             self.assertIn(option, text)
 

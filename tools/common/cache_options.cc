@@ -38,8 +38,11 @@ void AddCacheOptions(Arguments& arguments, CacheOptions& options) {
   arguments.Choice("--kv-type", options.type, TypeNames(), "Type in which the KV cache stores keys and values");
   arguments.Choice("--kv-type-k", options.k_type, TypeNames(), "Of the keys, instead of --kv-type");
   arguments.Choice("--kv-type-v", options.v_type, TypeNames(), "Of the values, instead of --kv-type");
-  arguments.Flag("--kv-rotate", options.rotate,
-                 "Store keys and values rotated (Walsh-Hadamard): int4 loses much less of keys with outliers");
+  arguments.Flag(
+      "--kv-rotate", options.rotate,
+      "Store keys and values rotated (Walsh-Hadamard), as by default where keys are int4: it loses much less "
+      "of keys with outliers");
+  arguments.Flag("--no-kv-rotate", options.plain, "Store int4 keys as they are, too");
   arguments.Number("--page", options.page, 16, 256,
                    "Tokens of a page of the cache, a multiple of 16; changes no result");
   arguments.Number("--window", options.window, 0, int64_t{1} << 24,
@@ -51,7 +54,9 @@ void AddCacheOptions(Arguments& arguments, CacheOptions& options) {
 Status SetCacheOptions(const CacheOptions& options, SessionOptions& session) {
   HEADLANE_ASSIGN_OR_RETURN(session.k_dtype, ParseType(options.k_type.empty() ? options.type : options.k_type));
   HEADLANE_ASSIGN_OR_RETURN(session.v_dtype, ParseType(options.v_type.empty() ? options.type : options.v_type));
-  session.rotate = options.rotate;
+  if (options.rotate && options.plain)
+    return MakeStatus(StatusCode::kInvalidArgument, "--kv-rotate and --no-kv-rotate exclude each other");
+  session.rotate = options.rotate || (session.k_dtype == DType::kI4 && !options.plain);
   session.page_tokens = options.page;
   session.window = options.window;
   session.num_sinks = options.sinks;

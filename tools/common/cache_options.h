@@ -32,14 +32,16 @@ struct CacheOptions {
   std::string k_type;  // "": type
   std::string v_type;
   bool rotate = false;
+  bool plain = false;  // not even int4 keys are rotated
   int64_t page = SessionOptions().page_tokens;
   int64_t window = 0;
   int64_t sinks = 0;
 };
 
-// --kv-type, --kv-type-k, --kv-type-v, --kv-rotate, --page, --window, --sinks.
+// --kv-type, --kv-type-k, --kv-type-v, --kv-rotate, --no-kv-rotate, --page, --window, --sinks.
 void AddCacheOptions(Arguments& arguments, CacheOptions& options);
-// Puts them into a session's options. Errors: InvalidArgument (no such type: names it and what there is).
+// Puts them into a session's options. Errors: InvalidArgument (no such type: names it and what there is; --kv-rotate
+// with --no-kv-rotate).
 Status SetCacheOptions(const CacheOptions& options, SessionOptions& session);
 
 // Names with commas between, each "T", or "T/T" for keys and values apart, and with "+rotate" behind it if they are
