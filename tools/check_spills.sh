@@ -69,11 +69,11 @@ status=0
 # read from the stack, on AVX2, as they would from anywhere else.
 readonly kernels=('kv_*' rows linear_f32 'weights_*')
 # The numbers of known spills belong to a compiler.
-compiler="$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' "build/$preset/CMakeCache.txt")"
-version="$("$compiler" -dumpversion)"
-case "$("$compiler" --version | head -n 1)" in
-  *clang*) compiler="clang++ ${version%%.*}" ;;
-  *) compiler="g++ ${version%%.*}" ;;
+what_cmake_found() { sed -n "s/^set($1 \"\(.*\)\")$/\1/p" build/"$preset"/CMakeFiles/*/CMakeCXXCompiler.cmake; }
+version="$(what_cmake_found CMAKE_CXX_COMPILER_VERSION)"
+case "$(what_cmake_found CMAKE_CXX_COMPILER_ID)" in
+  GNU) compiler="g++ ${version%%.*}" ;;
+  *) compiler="clang++ ${version%%.*}" ;;
 esac
 objects="build/$preset/src/CMakeFiles/headlane.dir/kernels"
 for target in "${targets[@]}"; do
