@@ -13,7 +13,8 @@ namespace headlane::internal {
 
 // Of the shape, the numbers of its norms and rotations, and some rows of every matrix, as f32: the same for the file
 // under another name and however the weights stand in memory; another for a model that was trained further, and for
-// linear layers, their precision, or targets with bits of their own. Reads some rows of each matrix. Errors: ResourceExhausted.
+// linear layers, their precision, or targets with bits of their own. Reads some rows of each matrix. Errors:
+// ResourceExhausted.
 Result<uint64_t> ModelIdentity(const ModelImpl& model) noexcept;
 
 }  // namespace headlane::internal
