@@ -93,33 +93,32 @@ void CountedWeights::Quantize() {
   table_.quantize({x_.data(), kInputs, 1, kInputs, operand, quantized_});
 }
 
-void CountedWeights::OneRow(WeightFormat format) {
-  const internal::Int8Kernels& kernels = table_.int8[static_cast<int>(format)];
+internal::Int8Args CountedWeights::ArgsOf(const internal::Int8Kernels& kernels, int64_t rows) {
   quantized_.group_pitch = kInputs / kernels.operand.group;
   internal::Int8Args args{};
   args.x = quantized_;
-  args.rows = 1;
+  args.rows = rows;
   args.num_groups = kInputs / kernels.operand.group;
+  args.y = y_.data();
+  args.y_pitch = kTiles * kTileKeys;
+  return args;
+}
+
+void CountedWeights::OneRow(WeightFormat format) {
+  const internal::Int8Kernels& kernels = table_.int8[static_cast<int>(format)];
+  internal::Int8Args args = ArgsOf(kernels, 1);
   args.w = tiles();
   args.tile_bytes = internal::WeightTileBytes(format, kInputs);
   args.num_tiles = kTiles;
-  args.y = y_.data();
-  args.y_pitch = kTiles * kTileKeys;
   args.num_features = kTiles * kTileKeys;
   kernels.one_row(args);
 }
 
 void CountedWeights::RowsOfPanel(WeightFormat format) {
   const internal::Int8Kernels& kernels = table_.int8[static_cast<int>(format)];
-  quantized_.group_pitch = kInputs / kernels.operand.group;
-  internal::Int8Args args{};
-  args.x = quantized_;
-  args.rows = kPanelRows;
-  args.num_groups = kInputs / kernels.operand.group;
+  internal::Int8Args args = ArgsOf(kernels, kPanelRows);
   args.w = reinterpret_cast<const uint8_t*>(panel_.data());
   args.num_tiles = 1;
-  args.y = y_.data();
-  args.y_pitch = kTiles * kTileKeys;
   kernels.rows(args);
 }
 

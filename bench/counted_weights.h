@@ -30,6 +30,8 @@ class CountedWeights {
   void FewRows(WeightFormat format, int64_t rows);
   void Expand(void (*expand)(const internal::ExpandArgs&) noexcept);
   void Quantize();
+  // Of one run: what both kinds of kernel read.
+  internal::Int8Args ArgsOf(const internal::Int8Kernels& kernels, int64_t rows);
   void OneRow(WeightFormat format);
   void RowsOfPanel(WeightFormat format);
   const uint8_t* tiles() { return reinterpret_cast<const uint8_t*>(tiles_.data()); }

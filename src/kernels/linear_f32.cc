@@ -18,7 +18,7 @@ namespace HWY_NAMESPACE {
 void LinearF32Block(const LinearArgs& args) noexcept { MultiplyTiles<F32Tile>(args, args.w, args.w_tile_stride); }
 
 RegisterBlock BlockOfRows(int64_t rows) noexcept {
-  const int64_t group = RowGroups(rows).size(0);
+  const int64_t group = RowGroups(rows, kMaxRows).size(0);
   const int cols = MaxCols(static_cast<int>(group));
   return {group, cols, kTileKeys / VectorsPerTile(), RegistersOfBlock(static_cast<int>(group), cols), kNumRegisters};
 }

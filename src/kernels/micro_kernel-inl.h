@@ -57,11 +57,11 @@ constexpr int MaxCols(int rows) {
   return cols >= 8 ? 8 : cols >= 4 ? 4 : cols;
 }
 
-// Splits `rows` into groups of at most kMaxRows that differ by one row at most: 8 rows are 4 + 4, never 6 + 2. Two rows
+// Splits `rows` into groups of at most `most` that differ by one row at most: 8 rows are 4 + 4, never 6 + 2. Two rows
 // alone would have too few chains.
 struct RowGroups {
   int64_t num, base, extra;
-  explicit RowGroups(int64_t rows) : num(CeilDiv(rows, kMaxRows)), base(rows / num), extra(rows % num) {}
+  RowGroups(int64_t rows, int64_t most) : num(CeilDiv(rows, most)), base(rows / num), extra(rows % num) {}
   int64_t size(int64_t group) const { return base + (group < extra ? 1 : 0); }
 };
 
@@ -400,7 +400,7 @@ struct GroupColumns {
 template <class Make>
 HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segments, int64_t k_len, const Make& make) {
   if (rows <= 0) return;
-  const RowGroups groups(rows);
+  const RowGroups groups(rows, Make::kMaxGroup);
   // The smallest group has the widest block of columns. Blocks of three go in pairs, so that a tail is no single
   // column.
   const int64_t cols = MaxCols(static_cast<int>(groups.base));

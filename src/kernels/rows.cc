@@ -25,8 +25,7 @@ inline constexpr int64_t kMaxDirectRows = HEADLANE_PACKED_KEYS == 8 ? 4 : 0;
 // Rows go in groups of at most so many, as even as they can be. Larger ones would load a tile's vectors less often, but
 // rows' numbers more often, as their blocks have fewer columns; and each size is a function for each type, which takes
 // compilers long.
-inline constexpr int64_t kMaxGroupRows = 4;
-HWY_INLINE int64_t RowsOfGroup(int64_t rows_left) { return CeilDiv(rows_left, CeilDiv(rows_left, kMaxGroupRows)); }
+inline constexpr int kMaxGroupRows = 4;
 
 // Walks over the tiles of a call in the order in which they are read, `args.ahead` tiles before they are. What is
 // beyond the last one begins at args.next; without it, or where keys are packed, which prefetches as if the rows went
@@ -140,14 +139,9 @@ void QkRowsInTiles(const QkRowsArgs& args, int64_t first_key) {
         }
         PackK<F32Tile>(pack);
       }
-      for (int64_t row = head * args.rows, left = args.rows; left > 0;) {
-        const int64_t rows = RowsOfGroup(left);
-        BlockedMultiply(rows, num_tiles * per_tile, 1, args.qk_dim,
-                        MakeRowsQkIO{args, args.q + row * args.q_pitch, args.s + row * kBlockKeys + key, per_tile,
-                                     kTileKeys / per_tile});
-        row += rows;
-        left -= rows;
-      }
+      BlockedMultiply(args.rows, num_tiles * per_tile, 1, args.qk_dim,
+                      MakeRowsQkIO{args, args.q + head * args.rows * args.q_pitch,
+                                   args.s + head * args.rows * kBlockKeys + key, per_tile, kTileKeys / per_tile});
     }
   }
 }
@@ -458,10 +452,10 @@ HWY_INLINE void PvTile(RowsPvTile<Element> tile, int64_t num_keys) {
   using Plain = MakeRowsPvIO<Element, false>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   const int64_t num_cols = tile.args.v_dim / lanes;
-  bool is_first = true;
-  for (int64_t left = tile.args.rows; left > 0; is_first = false) {
-    const int64_t rows = RowsOfGroup(left);
-    if (!is_first) {
+  const RowGroups groups(tile.args.rows, kMaxGroupRows);
+  for (int64_t group = 0; group < groups.num; ++group) {
+    const int64_t rows = groups.size(group);
+    if (group > 0) {
       PvColumns<Plain>(tile, rows, 0, num_cols, num_keys);
     } else if (tile.args.num_heads > 1) {
       PvColumns<MakeRowsPvIO<Element, true>>(tile, rows, 0, num_cols, num_keys);
@@ -474,7 +468,6 @@ HWY_INLINE void PvTile(RowsPvTile<Element> tile, int64_t num_keys) {
         PvColumns<Plain>(tile, rows, part * step, HWY_MIN((part + 1) * step, num_cols), num_keys);
       }
     }
-    left -= rows;
     tile.w += rows * kBlockKeys;
     tile.o += rows * tile.args.o_pitch;
     if (tile.c != nullptr) tile.c += rows;

@@ -232,9 +232,9 @@ HWY_INLINE void ScaledKernel(const IO& io) {
   if constexpr (c < kCols && c % IO::kScaleCols == 0) scales##c = io.Scales(c, segment); \
   if constexpr (c < kCols && IO::kIsK) scale##c = Tile::LaneScale(d, scales##c, io.Lane(c));
     HEADLANE_COLS_(HEADLANE_SCALE_, 0)
-#define HEADLANE_STEP_SCALES_(r, c)                                               \
-  if constexpr (kStepScales && c < kCols && c % IO::kScaleCols == 0) {            \
-    Tile::StepScales(d, scales##c, step_scales + c / IO::kScaleCols * kTileKeys); \
+#define HEADLANE_STEP_SCALES_(r, c)                                                \
+  if constexpr (kStepScales && c < kCols && c % IO::kScaleCols == 0) {             \
+    StoreScales<Tile>(d, scales##c, step_scales + c / IO::kScaleCols * kTileKeys); \
   }
     HEADLANE_COLS_(HEADLANE_STEP_SCALES_, 0)
 #define HEADLANE_LANE_SCALES_(r, c) \

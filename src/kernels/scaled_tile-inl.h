@@ -133,13 +133,6 @@ struct F8Tile : ByteTile {
   }
 
 #if HEADLANE_HALVES_THROUGH_MEMORY
-  // Those of all keys of a tile.
-  template <class D>
-  static HWY_INLINE void StepScales(D d, const T* scales, float* to) {
-    for (int64_t key = 0; key < kTileKeys; key += static_cast<int64_t>(hn::Lanes(d))) {
-      hn::Store(LaneScale(d, scales, key), d, to + key);
-    }
-  }
   using Line = HalfLine<kSteps>;
   static constexpr int kPutting = 1;
   template <int kIndex>
@@ -192,13 +185,6 @@ struct Int4Tile {
   }
 
 #if HEADLANE_HALVES_THROUGH_MEMORY
-  // Those of all keys of a tile.
-  template <class D>
-  static HWY_INLINE void StepScales(D d, const T* scales, float* to) {
-    for (int64_t key = 0; key < kTileKeys; key += static_cast<int64_t>(hn::Lanes(d))) {
-      hn::Store(LaneScale(d, scales, key), d, to + key);
-    }
-  }
   // A code has so few digits that the upper half of an f16 holds it: one of 16 bytes.
   using Line = HalfLine<kSteps>;
   static constexpr int kPutting = 3;
@@ -225,6 +211,16 @@ struct Int4Tile {
   }
 #endif
 };
+
+#if HEADLANE_HALVES_THROUGH_MEMORY
+// Those of all keys of a tile.
+template <class Tile, class D>
+HWY_INLINE void StoreScales(D d, const typename Tile::T* scales, float* to) {
+  for (int64_t key = 0; key < kTileKeys; key += static_cast<int64_t>(hn::Lanes(d))) {
+    hn::Store(Tile::LaneScale(d, scales, key), d, to + key);
+  }
+}
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace headlane::internal

@@ -78,7 +78,7 @@ HWY_INLINE void WidenLinesV(const WidenTileArgs& args) {
   const int64_t num_stripes = CeilDiv(args.dim, kTileKeys);
   alignas(64) float of_key[kTileKeys];
   for (int64_t stripe = 0; stripe < num_stripes; ++stripe) {
-    Tile::StepScales(DF(), VScales<Tile>(tile, num_stripes, stripe * kTileKeys), of_key);
+    StoreScales<Tile>(DF(), VScales<Tile>(tile, num_stripes, stripe * kTileKeys), of_key);
     WidenLinesOfCodes<Tile>(tile + stripe * kStripeBytes<Tile>, kTileKeys, Scales{of_key},
                             args.out + stripe * (kTileKeys * kTileKeys));
   }

@@ -11,19 +11,12 @@
 
 #include "decoder/expect_status.h"
 #include "e2e/random_blocks.h"
+#include "e2e/session_model.h"
 #include "e2e/tiny_model.h"
 #include "headlane/decoder.h"
-#include "support/random.h"
 
 namespace headlane::testing {
 namespace {
-
-std::vector<int32_t> SomeIds(size_t count) {
-  Random random(5);
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(random.Int(0, 259)));
-  return ids;
-}
 
 LoadOptions Int8(const std::string& packed = "") {
   LoadOptions options;
@@ -32,44 +25,30 @@ LoadOptions Int8(const std::string& packed = "") {
   return options;
 }
 
-Model Load(const std::string& path, const LoadOptions& options) {
-  Result<Model> model = Model::Open(path);
-  EXPECT_TRUE(model.ok()) << model.status().c_str();
-  const Status loaded = model->LoadWeights(options);
-  EXPECT_TRUE(loaded.ok()) << loaded.c_str();
-  return std::move(model).value();
-}
-
 Session NewSession(const Model& model, int threads, int64_t chunk = 512) {
   SessionOptions options;
   options.threads = threads;
   options.chunk = chunk;
   options.max_context = 256;
-  Result<Session> session = Session::Create(model, options);
-  EXPECT_TRUE(session.ok()) << session.status().c_str();
-  return std::move(session).value();
+  return MakeSession(model, options);
 }
 
 std::vector<float> Prompt(const Model& model, const std::vector<int32_t>& ids, int64_t chunk, int threads) {
   Session session = NewSession(model, threads, chunk);
   EXPECT_TRUE(session.Prefill(ids).ok());
-  return {session.logits().begin(), session.logits().end()};
+  return Copy(session.logits());
 }
 
 std::vector<float> Steps(const Model& model, const std::vector<int32_t>& ids, int threads) {
   Session session = NewSession(model, threads);
   for (const int32_t id : ids) EXPECT_TRUE(session.Step(id).ok());
-  return {session.logits().begin(), session.logits().end()};
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return Copy(session.logits());
 }
 
 void ExpectOneResult(const TinyModel& tiny) {
   const TemporaryFile file(tiny.Build());
-  const std::vector<int32_t> ids = SomeIds(47);
-  const Model model = Load(file.path(), Int8());
+  const std::vector<int32_t> ids = SomeIds(47, 5);
+  const Model model = LoadFile(file.path(), Int8());
   const std::vector<float> expected = Steps(model, ids, 1);
   for (const int threads : {1, 2, 3}) {
     if (threads == 2) {
@@ -80,7 +59,7 @@ void ExpectOneResult(const TinyModel& tiny) {
     }
   }
   // Near the exact logits, and others.
-  const std::vector<float> exact = Prompt(Load(file.path(), LoadOptions()), ids, 512, 2);
+  const std::vector<float> exact = Prompt(LoadFile(file.path(), LoadOptions()), ids, 512, 2);
   double difference = 0, size = 0;
   for (size_t i = 0; i < exact.size(); ++i) {
     difference += std::pow(static_cast<double>(expected[i]) - static_cast<double>(exact[i]), 2);
@@ -100,8 +79,8 @@ TEST(Int8Model, SameBitsForAnyThreadsAndChunks) {
 
 TEST(Int8Model, ABatchHasTheBitsOfItsSequences) {
   const TemporaryFile file(MixedModel(5).Build());
-  const Model model = Load(file.path(), Int8());
-  const std::vector<int32_t> ids = SomeIds(40);
+  const Model model = LoadFile(file.path(), Int8());
+  const std::vector<int32_t> ids = SomeIds(40, 5);
   const std::span<const int32_t> all(ids);
   const std::vector<std::span<const int32_t>> prompts = {all.first(40), all.first(13), all.subspan(2, 25)};
   SessionOptions options;
@@ -116,7 +95,7 @@ TEST(Int8Model, ABatchHasTheBitsOfItsSequences) {
     std::vector<int32_t> alone(prompts[static_cast<size_t>(i)].begin(), prompts[static_cast<size_t>(i)].end());
     alone.push_back(tokens[i].id);
     const auto logits = batch->logits(i);
-    EXPECT_TRUE(SameBits(Steps(model, alone, 1), {logits.begin(), logits.end()})) << i;
+    EXPECT_TRUE(SameBits(Steps(model, alone, 1), Copy(logits))) << i;
   }
 }
 
@@ -124,19 +103,19 @@ TEST(Int8Model, ABatchHasTheBitsOfItsSequences) {
 TEST(Int8Model, PackedWeights) {
   const TemporaryFile file(MixedModel(11).Build());
   const TemporaryFile packed(std::vector<uint8_t>{1}, ".packed");
-  const std::vector<int32_t> ids = SomeIds(9);
+  const std::vector<int32_t> ids = SomeIds(9, 5);
   ::unlink(packed.path().c_str());
-  const std::vector<float> expected = Prompt(Load(file.path(), Int8()), ids, 512, 1);
+  const std::vector<float> expected = Prompt(LoadFile(file.path(), Int8()), ids, 512, 1);
   for (const bool mapped : {false, true}) {
-    const Model model = Load(file.path(), Int8(packed.path()));
+    const Model model = LoadFile(file.path(), Int8(packed.path()));
     EXPECT_EQ(model.packed_weights().mapped, mapped) << model.packed_weights().not_mapped.c_str();
     EXPECT_EQ(model.packed_weights().written, !mapped);
     EXPECT_TRUE(SameBits(Prompt(model, ids, 4, 2), expected));
   }
   LoadOptions exact;
-  const std::vector<float> exact_logits = Prompt(Load(file.path(), exact), ids, 512, 1);
+  const std::vector<float> exact_logits = Prompt(LoadFile(file.path(), exact), ids, 512, 1);
   exact.packed_weights_path = packed.path();
-  const Model model = Load(file.path(), exact);
+  const Model model = LoadFile(file.path(), exact);
   EXPECT_ERROR(model.packed_weights().not_mapped, kFailedPrecondition, "layout");
   EXPECT_TRUE(model.packed_weights().written);
   EXPECT_TRUE(SameBits(Prompt(model, ids, 4, 2), exact_logits));
@@ -146,8 +125,8 @@ TEST(Int8Model, PackedWeights) {
 TEST(Int8Model, SavedCachesAreOfOnePrecision) {
   const TemporaryFile file(StoredModel(TensorType::kQ4_K, 1).Build());
   const TemporaryFile saved(std::vector<uint8_t>{1}, ".cache");
-  const std::vector<int32_t> ids = SomeIds(20);
-  const Model model = Load(file.path(), Int8()), exact = Load(file.path(), LoadOptions());
+  const std::vector<int32_t> ids = SomeIds(20, 5);
+  const Model model = LoadFile(file.path(), Int8()), exact = LoadFile(file.path(), LoadOptions());
   {
     Session session = NewSession(model, 1);
     ASSERT_TRUE(session.Prefill(std::span(ids).first(12)).ok());
@@ -160,7 +139,7 @@ TEST(Int8Model, SavedCachesAreOfOnePrecision) {
   EXPECT_EQ(*loaded, 12);
   EXPECT_ERROR(other.LoadCache(saved.path(), ids).status(), kInvalidArgument, "another model");
   ASSERT_TRUE(same.Prefill(std::span(ids).subspan(12)).ok());
-  EXPECT_TRUE(SameBits({same.logits().begin(), same.logits().end()}, Steps(model, ids, 1)));
+  EXPECT_TRUE(SameBits(Copy(same.logits()), Steps(model, ids, 1)));
 }
 
 TEST(Int8Model, Refusals) {

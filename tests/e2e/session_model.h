@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,13 +18,17 @@
 
 namespace headlane::testing {
 
-inline Model LoadTiny(const TinyModel& tiny) {
-  const TemporaryFile file(tiny.Build());
-  Result<Model> model = Model::Open(file.path());
+inline Model LoadFile(const std::string& path, const LoadOptions& options) {
+  Result<Model> model = Model::Open(path);
   EXPECT_TRUE(model.ok()) << model.status().c_str();
-  const Status loaded = model->LoadWeights();
+  const Status loaded = model->LoadWeights(options);
   EXPECT_TRUE(loaded.ok()) << loaded.c_str();
   return std::move(model).value();
+}
+
+inline Model LoadTiny(const TinyModel& tiny) {
+  const TemporaryFile file(tiny.Build());
+  return LoadFile(file.path(), LoadOptions());
 }
 
 inline Session MakeSession(const Model& model, const SessionOptions& options) {
@@ -38,6 +45,15 @@ inline std::vector<int32_t> SomeIds(size_t count, uint64_t seed) {
 }
 
 inline std::vector<float> Copy(std::span<const float> row) { return {row.begin(), row.end()}; }
+
+inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+inline bool SameBits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& left, const auto& right) { return SameBits(left, right); });
+}
 
 // Logits after each token, fed one by one.
 inline std::vector<std::vector<float>> StepAll(Session& session, const std::vector<int32_t>& ids) {

@@ -16,29 +16,14 @@
 
 #include "decoder/expect_status.h"
 #include "e2e/random_blocks.h"
+#include "e2e/session_model.h"
 #include "e2e/tiny_model.h"
 #include "headlane/decoder.h"
-#include "support/random.h"
 
 namespace headlane::testing {
 namespace {
 
 using LogitRows = std::vector<std::vector<float>>;
-
-std::vector<int32_t> SomeIds(size_t count) {
-  Random random(5);
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(random.Int(0, 259)));
-  return ids;
-}
-
-Model Load(const std::string& path, const LoadOptions& options) {
-  Result<Model> model = Model::Open(path);
-  EXPECT_TRUE(model.ok()) << model.status().c_str();
-  const Status loaded = model->LoadWeights(options);
-  EXPECT_TRUE(loaded.ok()) << loaded.c_str();
-  return std::move(model).value();
-}
 
 LoadOptions Expanded() {
   LoadOptions options;
@@ -53,18 +38,11 @@ LoadOptions PackedAt(const std::string& path) {
 }
 
 // Logits after each token: one row at a time.
-LogitRows StepAll(const Model& model, const std::vector<int32_t>& ids, int threads) {
+LogitRows StepsOf(const Model& model, const std::vector<int32_t>& ids, int threads) {
   SessionOptions options;
   options.threads = threads;
-  Result<Session> session = Session::Create(model, options);
-  EXPECT_TRUE(session.ok()) << session.status().c_str();
-  LogitRows rows;
-  for (const int32_t id : ids) {
-    const auto logits = session->Step(id);
-    EXPECT_TRUE(logits.ok()) << logits.status().c_str();
-    rows.emplace_back(logits->begin(), logits->end());
-  }
-  return rows;
+  Session session = MakeSession(model, options);
+  return StepAll(session, ids);
 }
 
 // Logits after a prompt that goes through the layers in chunks.
@@ -72,22 +50,9 @@ std::vector<float> Prompt(const Model& model, const std::vector<int32_t>& ids, i
   SessionOptions options;
   options.threads = threads;
   options.chunk = chunk;
-  Result<Session> session = Session::Create(model, options);
-  EXPECT_TRUE(session.ok()) << session.status().c_str();
-  EXPECT_TRUE(session->Prefill(ids).ok());
-  return {session->logits().begin(), session->logits().end()};
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-bool SameBits(const LogitRows& a, const LogitRows& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (!SameBits(a[i], b[i])) return false;
-  }
-  return true;
+  Session session = MakeSession(model, options);
+  EXPECT_TRUE(session.Prefill(ids).ok());
+  return Copy(session.logits());
 }
 
 // A name for a packed file that goes away with the object.
@@ -102,9 +67,9 @@ class PackedPath {
 
 void ExpectOneResult(const TinyModel& tiny) {
   const TemporaryFile file(tiny.Build());
-  const std::vector<int32_t> ids = SomeIds(19);
-  const Model expanded = Load(file.path(), Expanded());
-  const LogitRows expected = StepAll(expanded, ids, 1);
+  const std::vector<int32_t> ids = SomeIds(19, 5);
+  const Model expanded = LoadFile(file.path(), Expanded());
+  const LogitRows expected = StepsOf(expanded, ids, 1);
 
   // The double-precision pass on the same weights: all of the above could agree on nonsense.
   const auto exact = tiny.Logits(ids);
@@ -119,11 +84,11 @@ void ExpectOneResult(const TinyModel& tiny) {
   EXPECT_GT(largest, 0.1) << "weights of nothing prove nothing";
 
   const PackedPath packed;
-  const Model stored = Load(file.path(), LoadOptions());
-  const Model written = Load(file.path(), PackedAt(packed.path()));
+  const Model stored = LoadFile(file.path(), LoadOptions());
+  const Model written = LoadFile(file.path(), PackedAt(packed.path()));
   EXPECT_TRUE(written.packed_weights().written) << written.packed_weights().not_written.c_str();
   EXPECT_ERROR(written.packed_weights().not_mapped, kNotFound, packed.path());
-  const Model mapped = Load(file.path(), PackedAt(packed.path()));
+  const Model mapped = LoadFile(file.path(), PackedAt(packed.path()));
   EXPECT_TRUE(mapped.packed_weights().mapped) << mapped.packed_weights().not_mapped.c_str();
   EXPECT_FALSE(mapped.packed_weights().written);
   const struct {
@@ -132,7 +97,7 @@ void ExpectOneResult(const TinyModel& tiny) {
   } models[] = {{"expanded", expanded}, {"stored", stored}, {"written", written}, {"mapped", mapped}};
   for (const auto& [name, model] : models) {
     for (const int threads : {1, 2, 3}) {
-      EXPECT_TRUE(SameBits(StepAll(model, ids, threads), expected)) << name << ", threads " << threads;
+      EXPECT_TRUE(SameBits(StepsOf(model, ids, threads), expected)) << name << ", threads " << threads;
       for (const int64_t chunk : {3, 17}) {
         EXPECT_TRUE(SameBits(Prompt(model, ids, chunk, threads), expected.back()))
             << name << ", threads " << threads << ", chunks of " << chunk;
@@ -169,7 +134,7 @@ TEST(StoredWeightsMemory, TakesWhatTheFileTakes) {
     int64_t stored = 0;
     for (const auto& [name, tensor] : tiny.tensors) stored += static_cast<int64_t>(tensor.bytes.size());
     const TemporaryFile file(tiny.Build());
-    const Model model = Load(file.path(), LoadOptions());
+    const Model model = LoadFile(file.path(), LoadOptions());
     // The last tiles of 20, 40 and 260 features are filled up.
     EXPECT_GE(model.weight_bytes(), stored * 95 / 100) << TensorTypeName(static_cast<uint32_t>(type));
     EXPECT_LE(model.weight_bytes(), stored * 120 / 100) << TensorTypeName(static_cast<uint32_t>(type));
@@ -180,7 +145,7 @@ TEST(StoredWeightsMemory, TakesWhatTheFileTakes) {
 TEST(StoredWeightsMemory, OperationsAndBytesOfAPass) {
   const TinyModel tiny = StoredModel(TensorType::kQ4_K, 1);
   const TemporaryFile file(tiny.Build());
-  const Model model = Load(file.path(), LoadOptions());
+  const Model model = LoadFile(file.path(), LoadOptions());
   double layers = 0;
   for (const auto& [name, tensor] : tiny.tensors) {
     if (tensor.rows > 1 && name.starts_with("blk.")) layers += static_cast<double>(tensor.rows * tensor.row_len);
@@ -190,7 +155,7 @@ TEST(StoredWeightsMemory, OperationsAndBytesOfAPass) {
   options.chunk = 4;
   Result<Session> session = Session::Create(model, options);
   ASSERT_TRUE(session.ok());
-  ASSERT_TRUE(session->Prefill(SomeIds(10)).ok());
+  ASSERT_TRUE(session->Prefill(SomeIds(10, 5)).ok());
   EXPECT_EQ(session->prompt_stats().linear_flops, 2 * (10 * layers + head));
   // Three chunks, and the head once.
   EXPECT_GT(session->prompt_stats().weight_bytes, 2.0 * static_cast<double>(model.weight_bytes()));
@@ -222,7 +187,7 @@ class PackedFileTest : public ::testing::Test {
     const TinyModel made = MixedModel(11);
     file_.emplace(made.Build());
     expected_ = Logits(LoadOptions());
-    ASSERT_TRUE(Load(file_->path(), PackedAt(packed_.path())).packed_weights().written);
+    ASSERT_TRUE(LoadFile(file_->path(), PackedAt(packed_.path())).packed_weights().written);
     bytes_ = Read(packed_.path());
   }
 
@@ -239,9 +204,9 @@ class PackedFileTest : public ::testing::Test {
     ASSERT_TRUE(file.good());
   }
   std::vector<float> Logits(const LoadOptions& options) {
-    const Model model = Load(file_->path(), options);
+    const Model model = LoadFile(file_->path(), options);
     report_ = model.packed_weights();
-    return Prompt(model, SomeIds(5), 64, 2);
+    return Prompt(model, SomeIds(5, 5), 64, 2);
   }
   // The file as it is now is refused with this, the result is right all the same, and the file is good again.
   void ExpectMadeAnew(StatusCode code, const char* text) {
@@ -279,7 +244,7 @@ TEST_F(PackedFileTest, EveryBitCounts) {
     Write(packed_.path(), damaged);
     LoadOptions options = PackedAt(packed_.path());
     options.threads = 1;
-    const Model model = Load(file_->path(), options);
+    const Model model = LoadFile(file_->path(), options);
     ++tried;
     if (!model.packed_weights().mapped) {
       ++refused;

@@ -46,19 +46,33 @@ std::vector<GoldenRun> GoldenRuns() {
   return runs;
 }
 
-class GoldenWeightsTargetTest : public ::testing::TestWithParam<GoldenRun> {};
+constexpr int64_t kOut = 81, kIn = 512;
 
-// A last tile of one feature; every kernel of few rows, and panels.
-TEST_P(GoldenWeightsTargetTest, HasTheBits) {
-  constexpr int64_t kOut = 81, kIn = 512;
-  const GoldenRun& run = GetParam();
-  const OnTarget on(run.target);
-  const StoredWeights weights = RandomWeights(run.golden.format, kOut, kIn, 17);
+Result<Linear> LayerOf(const StoredWeights& weights, LinearPrecision precision) {
   const LinearPart part = weights.Part();
   LinearSpec spec;
   spec.in_features = kIn;
   spec.parts = {&part, 1};
-  const Result<Linear> layer = Linear::Create(spec, SerialExecutor());
+  spec.precision = precision;
+  return Linear::Create(spec, SerialExecutor());
+}
+
+// A failure gives the line of the table as it would have to be.
+void ExpectGolden(const GoldenWeights& golden, const std::vector<float>& all) {
+  char line[80];
+  std::snprintf(line, sizeof(line), "{WeightFormat::k%s, 0x%016" PRIX64 "},", WeightFormatName(golden.format),
+                HashBits(all.data(), all.size()));
+  EXPECT_EQ(HashBits(all.data(), all.size()), golden.hash) << line;
+}
+
+class GoldenWeightsTargetTest : public ::testing::TestWithParam<GoldenRun> {};
+
+// A last tile of one feature; every kernel of few rows, and panels.
+TEST_P(GoldenWeightsTargetTest, HasTheBits) {
+  const GoldenRun& run = GetParam();
+  const OnTarget on(run.target);
+  const StoredWeights weights = RandomWeights(run.golden.format, kOut, kIn, 17);
+  const Result<Linear> layer = LayerOf(weights, LinearPrecision::kExact);
   ASSERT_TRUE(layer.ok()) << layer.status().c_str();
   const std::vector<float> dense = on.info().has_fma ? std::vector<float>() : Dequantised(weights);
   std::vector<float> all;
@@ -79,10 +93,7 @@ TEST_P(GoldenWeightsTargetTest, HasTheBits) {
     }
   }
   if (!on.info().has_fma) return;
-  char line[80];
-  std::snprintf(line, sizeof(line), "{WeightFormat::k%s, 0x%016" PRIX64 "},", WeightFormatName(run.golden.format),
-                HashBits(all.data(), all.size()));
-  EXPECT_EQ(HashBits(all.data(), all.size()), run.golden.hash) << line;
+  ExpectGolden(run.golden, all);
 }
 
 // The same with activations of 8 bits.
@@ -96,16 +107,10 @@ constexpr GoldenWeights kGoldenInt8[] = {
 class GoldenInt8TargetTest : public ::testing::TestWithParam<GoldenRun> {};
 
 TEST_P(GoldenInt8TargetTest, HasTheBits) {
-  constexpr int64_t kOut = 81, kIn = 512;
   const GoldenRun& run = GetParam();
   const OnTarget on(run.target);
   const StoredWeights weights = RandomWeights(run.golden.format, kOut, kIn, 17);
-  const LinearPart part = weights.Part();
-  LinearSpec spec;
-  spec.in_features = kIn;
-  spec.parts = {&part, 1};
-  spec.precision = LinearPrecision::kInt8;
-  const Result<Linear> layer = Linear::Create(spec, SerialExecutor());
+  const Result<Linear> layer = LayerOf(weights, LinearPrecision::kInt8);
   ASSERT_TRUE(layer.ok()) << layer.status().c_str();
   const std::vector<float> dense = on.info().has_fma ? std::vector<float>() : Dequantised(weights);
   std::vector<float> all;
@@ -125,10 +130,7 @@ TEST_P(GoldenInt8TargetTest, HasTheBits) {
     }
   }
   if (!on.info().has_fma) return;
-  char line[80];
-  std::snprintf(line, sizeof(line), "{WeightFormat::k%s, 0x%016" PRIX64 "},", WeightFormatName(run.golden.format),
-                HashBits(all.data(), all.size()));
-  EXPECT_EQ(HashBits(all.data(), all.size()), run.golden.hash) << line;
+  ExpectGolden(run.golden, all);
 }
 
 std::vector<GoldenRun> GoldenInt8Runs() {
