@@ -271,7 +271,7 @@ Status PrintCache(const Model& model, const SessionOptions& options, const Sessi
   }
   const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   std::printf("KV cache %s: %lld bytes per token (%s)\n",
-              CacheTypes{options.k_dtype, options.v_dtype, options.rotate}.Name().c_str(),
+              CacheTypes{options.k_dtype, options.v_dtype, options.rotates()}.Name().c_str(),
               static_cast<long long>(memory.kv_bytes_per_token), others.c_str());
   std::printf(
       "         %s allocated in pages of %lld tokens, %s; the last test used %s for %lld tokens, %s of it waste\n",

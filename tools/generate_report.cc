@@ -94,7 +94,7 @@ void PrintFigures(const Model& model, const RunFigures& figures) {
        bytes(model.weight_bytes()) + copies + ", loaded in " + Format("%.2f s", figures.load_seconds)},
       {"KV cache",
        Format("%s, %lld bytes per token: %s for %lld tokens (%s in pages, %s allocated)",
-              CacheTypes{figures.options.k_dtype, figures.options.v_dtype, figures.options.rotate}.Name().c_str(),
+              CacheTypes{figures.options.k_dtype, figures.options.v_dtype, figures.options.rotates()}.Name().c_str(),
               static_cast<long long>(memory.kv_bytes_per_token),
               bytes(memory.kept_tokens * memory.kv_bytes_per_token).c_str(), static_cast<long long>(memory.kept_tokens),
               bytes(memory.cache_used_bytes).c_str(), bytes(memory.cache_bytes).c_str())}};

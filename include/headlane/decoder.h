@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -180,7 +181,9 @@ struct SessionOptions {
   int64_t page_tokens = 128;    // as KVCacheSpec
   DType k_dtype = DType::kF32;  // of the cached keys, and
   DType v_dtype = DType::kF32;  // of the cached values: any of the six
-  bool rotate = false;          // both are stored rotated, as KVCacheSpec: int4 loses less
+  // Both are stored rotated, as KVCacheSpec::rotate. No value: where keys are int4, which lose three times as much
+  // otherwise.
+  std::optional<bool> rotate = std::nullopt;
   // Every layer sees only the newest so many tokens, and the first num_sinks; 0: all. The cache then keeps, besides
   // these, what `rollback` needs and room for a chunk, however long the text becomes.
   int64_t window = 0;
@@ -188,6 +191,8 @@ struct SessionOptions {
   int64_t rollback = 0;          // with a window: how many of the newest tokens Truncate can take back; 0: chunk
   int threads = 0;               // 0: as many as OpenMP would use. Ignored when `executor` is given.
   Executor* executor = nullptr;  // the caller's own; must outlive the session
+
+  constexpr bool rotates() const noexcept { return rotate.value_or(k_dtype == DType::kI4); }
 };
 
 // Where time went, in seconds, and what was read for it. `total` is all of a call; rest = total - attention - append -

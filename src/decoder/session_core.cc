@@ -57,7 +57,7 @@ KVCacheSpec SessionCore::CacheSpec(int64_t num_sequences, int64_t cache_tokens) 
   spec.v_dim = c.v_dim;
   spec.k_dtype = options_.k_dtype;
   spec.v_dtype = options_.v_dtype;
-  spec.rotate = options_.rotate;
+  spec.rotate = options_.rotates();
   spec.page_tokens = options_.page_tokens;
   spec.max_sequences = num_sequences;
   spec.max_positions = options_.max_context;

@@ -77,6 +77,24 @@ TEST(SessionCache, EveryTypeIsUsedAndClose) {
   EXPECT_GT(last, 1e-3f) << "4 bits can't be that good: are they used?";
 }
 
+TEST(SessionCache, KeysOfInt4AreRotatedUnlessToldOtherwise) {
+  const Model model = LoadTiny(WideModel());
+  const std::vector<int32_t> ids = SomeIds(40, 3);
+  const auto logits = [&](DType keys, std::optional<bool> rotate) {
+    SessionOptions options;
+    options.k_dtype = keys;
+    options.rotate = rotate;
+    Session session = MakeSession(model, options);
+    EXPECT_TRUE(session.Prefill(ids).ok());
+    return Copy(session.logits());
+  };
+  for (const DType keys : {DType::kI4, DType::kI8}) {
+    const bool by_itself = keys == DType::kI4;
+    EXPECT_EQ(logits(keys, std::nullopt), logits(keys, by_itself)) << DTypeName(keys);
+    EXPECT_NE(logits(keys, std::nullopt), logits(keys, !by_itself)) << DTypeName(keys);
+  }
+}
+
 TEST(SessionCache, SameBitsForThreadsChunksAndPagesAtEveryType) {
   const Model model = LoadTiny(WideModel());
   const std::vector<int32_t> ids = SomeIds(50, 4);

@@ -56,7 +56,7 @@ Status SetCacheOptions(const CacheOptions& options, SessionOptions& session) {
   HEADLANE_ASSIGN_OR_RETURN(session.v_dtype, ParseType(options.v_type.empty() ? options.type : options.v_type));
   if (options.rotate && options.plain)
     return MakeStatus(StatusCode::kInvalidArgument, "--kv-rotate and --no-kv-rotate exclude each other");
-  session.rotate = options.rotate || (session.k_dtype == DType::kI4 && !options.plain);
+  if (options.rotate || options.plain) session.rotate = options.rotate;
   session.page_tokens = options.page;
   session.window = options.window;
   session.num_sinks = options.sinks;
@@ -107,7 +107,7 @@ Result<int64_t> CacheBytesPerToken(const ModelInfo& info, CacheTypes types) {
 Json CacheJson(const SessionOptions& options, const SessionMemory& memory) {
   return {{"k_type", DTypeName(options.k_dtype)},
           {"v_type", DTypeName(options.v_dtype)},
-          {"rotated", options.rotate},
+          {"rotated", options.rotates()},
           {"page_tokens", options.page_tokens},
           {"window", options.window},
           {"sinks", options.num_sinks},
