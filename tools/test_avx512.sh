@@ -5,11 +5,12 @@
 # Separate from tools/test.sh because it needs an emulator, which takes two minutes to build on the first run and is
 # kept, and because its programs are static. tools/emulation has the machine.
 #
-# The emulated machine runs target_test twice. With nothing forced its CPUID (Sapphire Rapids) has to choose AVX3_SPR, and
-# AVX3 is supported too. AVX3_ZEN4, which by CPUID only an AMD processor gets, is forced. Each of the three: all golden
-# hashes, the edge matrix, the mathematical functions; two billion instructions. After it, unforced, the kernels' tests
-# of linear layers, small operators, folds and element types. Left out, for their cost: the kernels' larger tests,
-# the other programs; and AMX, with which Linux does not start there (no kernel uses it).
+# The emulated machine runs target_test three times. With nothing forced its CPUID (Sapphire Rapids) has to choose
+# AVX3_SPR, and AVX3 is supported too; it has the golden hashes, the edge matrix and the mathematical functions. AVX3_SPR
+# and AVX3_ZEN4, which by CPUID only an AMD processor gets and so is forced, run the same code but for integer dot
+# products (src/kernels/targets.h), and have the golden hashes. After them, unforced, the kernels' tests of linear layers,
+# small operators, folds and element types. Left out, for their cost: the kernels' larger tests, the other programs; and
+# AMX, with which Linux does not start there (no kernel uses it).
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 . "$HEADLANE_ROOT/tools/lib/private_apt.sh"
@@ -101,13 +102,16 @@ fi
 
 $emulated || exit 0
 $have_emulator || skip "no emulator: of AVX-512, ${targets[*]:-no target} ran"
+readonly kShared='*Golden*:*ForcedTarget*:*ChosenTarget*'
 # A tenth of that program's instructions. target_test reaches the kernels of the rest.
 readonly kShort='Reduce*:Fold*:Finish*:Widen*:KToV*:Element*:*NonFinite*:*WhollyHidden*:*IsNotFinite:-*RoundedToNearestEven'
 say "running on the emulated machine"
 common=(OMP_WAIT_POLICY=passive "$kTest" --gtest_brief=1)
 tools/emulation/run.sh --time-limit 900 -- \
-  "${common[@]}" --expect-best=AVX3_SPR --targets=AVX3_SPR,AVX3 --expect-targets=AVX3_SPR,AVX3 "${arguments[@]}" \
-  --then "${common[@]}" --force-targets=AVX3_ZEN4 --targets=AVX3_ZEN4 --expect-targets=AVX3_ZEN4 "${arguments[@]}" \
+  "${common[@]}" --expect-best=AVX3_SPR --targets=AVX3 --expect-targets=AVX3 "${arguments[@]}" \
+  --then "${common[@]}" --targets=AVX3_SPR --expect-targets=AVX3_SPR --gtest_filter="$kShared" "${arguments[@]}" \
+  --then "${common[@]}" --force-targets=AVX3_ZEN4 --targets=AVX3_ZEN4 --expect-targets=AVX3_ZEN4 \
+  --gtest_filter="$kShared" "${arguments[@]}" \
   --then $kPrograms/kernels_ops_test --gtest_brief=1 "${arguments[@]}" \
   --then $kPrograms/kernels_attention_test --gtest_brief=1 --gtest_filter="$kShort" "${arguments[@]}"
 say "passed on the emulated machine: the choice by CPUID; AVX3, AVX3_ZEN4 and AVX3_SPR"

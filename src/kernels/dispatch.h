@@ -11,15 +11,29 @@
 
 namespace headlane::internal {
 
-// Where the code for `target` stands in tables made by HWY_EXPORT. A target that this file leaves out shares AVX3's
-// (kernels/targets.h).
+// Whose code a target runs in files that leave it out (kernels/targets.h).
+inline int64_t SharedTarget(int64_t target) {
+  switch (target) {
+    case HWY_AVX3_ZEN4:
+    case HWY_AVX3_SPR:
+      return HWY_AVX3;
+    case HWY_NEON_BF16:
+      return HWY_NEON;
+    case HWY_SVE2:
+      return HWY_SVE;
+    default:
+      return target;
+  }
+}
+
+// Where the code for `target` stands in tables made by HWY_EXPORT.
 inline size_t TableIndex(int64_t target) {
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
   (void)target;
   return 0;  // The table has one entry.
 #else
   hwy::ChosenTarget chosen;
-  chosen.Update((HWY_TARGETS & target) != 0 ? target : HWY_AVX3);
+  chosen.Update((HWY_TARGETS & target) != 0 ? target : SharedTarget(target));
   return chosen.GetIndex();
 #endif
 }

@@ -10,9 +10,13 @@
 //   NEON_WITHOUT_AES  for Highway ARM's baseline. NEON is the same code, because no kernel encrypts, so it is made the
 //                     baseline and runs without AES as well
 //   SCALAR, EMU128    Highway's own stand-ins, worse than the baselines above
-// AVX3_ZEN4 and AVX3_SPR run the code of AVX3, except in files that define HEADLANE_EVERY_TARGET before they include
-// this: those with integer dot products, which is all that the kernels have of what these two add. Of everything else
-// g++ 12 makes the same instructions for the three, but for a few where rows are packed or converted.
+// Some run the code of another, except in files that define HEADLANE_EVERY_TARGET before they include this: those with
+// integer dot products, which is all that the kernels have of what the newer target adds. Of everything else compilers
+// make the same instructions, but for a few (up to one in 20) where rows are packed, converted or finished:
+//   AVX3_ZEN4, AVX3_SPR  AVX3's, compared with g++ 12
+//   NEON_BF16            NEON's, compared with clang 19
+//   SVE2                 SVE's, compared with g++ 12
+// kernels/dispatch.h has the same pairs.
 // HEADLANE_LEFT_OUT_TARGETS leaves out more, as a build wants it; the baseline can't be left out.
 // HEADLANE_NATIVE_ONLY builds the best target of the compiler's -march alone: quick to compile, for development.
 #ifndef HEADLANE_SRC_KERNELS_TARGETS_H_
@@ -28,8 +32,11 @@
 #if defined(HEADLANE_EVERY_TARGET) || defined(HEADLANE_NATIVE_ONLY)
 #define HEADLANE_SHARING_TARGETS 0
 #else
-// Highway's names have no values before its headers; a conditional works in #if as well.
-#define HEADLANE_SHARING_TARGETS ((HEADLANE_LEFT_OUT_TARGETS & HWY_AVX3) ? 0 : (HWY_AVX3_ZEN4 | HWY_AVX3_SPR))
+// Highway's names have no values before its headers; a conditional works in #if as well. NEON is the baseline, and so
+// always there.
+#define HEADLANE_SHARING_TARGETS                                                   \
+  (((HEADLANE_LEFT_OUT_TARGETS & HWY_AVX3) ? 0 : (HWY_AVX3_ZEN4 | HWY_AVX3_SPR)) | \
+   ((HEADLANE_LEFT_OUT_TARGETS & HWY_SVE) ? 0 : HWY_SVE2) | HWY_NEON_BF16)
 #endif
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HEADLANE_SHARING_TARGETS | HEADLANE_LEFT_OUT_TARGETS)
 

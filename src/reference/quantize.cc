@@ -43,7 +43,7 @@ double E4M3(int code) {
   return (code & 128) != 0 ? -magnitude : magnitude;
 }
 
-// The code, by looking at all of them, whose number is nearest to a / b, of two the even one; 0 without a sign.
+// The code whose number is nearest to a / b, of two the even one; 0 without a sign.
 int NearestE4M3(double a, double b) {
   static const std::array<double, 0x7F> numbers = [] {
     std::array<double, 0x7F> all;
@@ -51,16 +51,13 @@ int NearestE4M3(double a, double b) {
     return all;
   }();
   const double quotient = a / b;
-  int nearest = 0;
-  double distance = std::abs(quotient);
-  for (int code = 1; code < 0x7F; ++code) {
-    const double d = std::abs(quotient - numbers[static_cast<size_t>(code)]);
-    if (d < distance || (d == distance && code % 2 == 0)) {
-      nearest = code;
-      distance = d;
-    }
-  }
-  return nearest;
+  const auto above = std::lower_bound(numbers.begin(), numbers.end(), quotient);
+  if (above == numbers.begin()) return 0;
+  if (above == numbers.end()) return 0x7E;
+  const int code = static_cast<int>(above - numbers.begin());
+  const double to_upper = *above - quotient, to_lower = quotient - *(above - 1);
+  if (to_upper == to_lower) return code % 2 == 0 ? code : code - 1;
+  return to_upper < to_lower ? code : code - 1;
 }
 
 // What makes the largest number, with its sign, the code -8, cut to 8 bits.

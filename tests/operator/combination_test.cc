@@ -2,8 +2,8 @@
 // lengths, each compared with the oracle (right), with the scalar canonical program (the same bits), and with runs of
 // its sequences alone and in other ways (the same bits again).
 //
-// HEADLANE_FUZZ_ROUNDS=n runs n calls instead of those that every test run has, HEADLANE_FUZZ_SEED=s starts at another
-// seed. A failure names the seed of its call; HEADLANE_FUZZ_SEED=<it> HEADLANE_FUZZ_ROUNDS=1 repeats it.
+// HEADLANE_FUZZ_CALLS=n runs n calls instead of those that every test run has, HEADLANE_FUZZ_SEED=s starts at another
+// seed. A failure names the seed of its call; HEADLANE_FUZZ_SEED=<it> HEADLANE_FUZZ_CALLS=1 repeats it.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -30,7 +30,7 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
 template <typename Body>
 void ForDrawnCalls(uint64_t first, int64_t rounds, int64_t work, Body body) {
   first = static_cast<uint64_t>(FromEnvironment("HEADLANE_FUZZ_SEED", static_cast<int64_t>(first)));
-  rounds = FromEnvironment("HEADLANE_FUZZ_ROUNDS", rounds);
+  rounds = FromEnvironment("HEADLANE_FUZZ_CALLS", rounds);
   for (uint64_t seed = first; seed < first + static_cast<uint64_t>(rounds); ++seed) {
     Random random(seed);
     const Call call = DrawCall(random, work);

@@ -1,5 +1,7 @@
 #include "targets/under_test.h"
 
+#include <map>
+
 #include "kernels/kernel_api.h"
 
 namespace headlane::testing {
@@ -31,12 +33,14 @@ OnTarget::OnTarget(const std::string& name) : scope_(name.c_str()), info_(Active
   const internal::KernelTable& kernels = internal::ActiveKernels();
   EXPECT_EQ(info_.name, name);
   EXPECT_EQ(kernels.target, name);
-  // These two have code of their own for integer dot products only.
-  const bool shares = name == "AVX3_ZEN4" || name == "AVX3_SPR";
+  // These have code of their own for integer dot products only.
+  static const std::map<std::string, std::string> shares_code_of = {
+      {"AVX3_ZEN4", "AVX3"}, {"AVX3_SPR", "AVX3"}, {"NEON_BF16", "NEON"}, {"SVE2", "SVE"}};
+  const auto shared = shares_code_of.find(name);
   int num_own = 0;
   for (const char* compiled_for : kernels.compiled_for) {
     num_own += compiled_for == name;
-    EXPECT_TRUE(compiled_for == name || (shares && std::string(compiled_for) == "AVX3"))
+    EXPECT_TRUE(compiled_for == name || (shared != shares_code_of.end() && compiled_for == shared->second))
         << compiled_for << " for " << name;
   }
   EXPECT_GE(num_own, 2);
