@@ -90,11 +90,12 @@ struct alignas(32) HalfLine {
     return numbers;
   }
 };
-// What putting lines needs, loaded anew for a few of them: kept, it would take the registers of those that use them.
-template <class T>
-HWY_INLINE const T* LoadedHere(const T* p) {
-  asm volatile("" : "+r"(p));
-  return p;
+// What putting a line needs, loaded anew for each: kept, it would take the registers of those that use lines.
+template <class V>
+HWY_INLINE V LoadedHere(const uint8_t (&bytes)[32]) {
+  V v;
+  asm volatile("vmovdqa %1, %0" : "=x"(v.raw) : "m"(bytes));
+  return v;
 }
 #else
 #define HEADLANE_HALVES_THROUGH_MEMORY 0
@@ -137,10 +138,10 @@ struct F8Tile : ByteTile {
   static constexpr int kPutting = 1;
   template <int kIndex>
   static HWY_INLINE hn::Vec<hn::CappedTag<uint16_t, kTileKeys>> LoadPutting() {
-    alignas(32) static constexpr uint16_t kMask[kTileKeys] = {0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF,
-                                                              0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF,
-                                                              0xBFFF, 0xBFFF, 0xBFFF, 0xBFFF};
-    return hn::Load(hn::CappedTag<uint16_t, kTileKeys>(), LoadedHere(kMask));
+    alignas(32) static constexpr uint8_t kMask[32] = {0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF,
+                                                      0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF,
+                                                      0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF};
+    return LoadedHere<hn::Vec<hn::CappedTag<uint16_t, kTileKeys>>>(kMask);
   }
   template <class V>
   static HWY_INLINE void PutLine(V mask, V, V, const T* line, Line* to) {
@@ -190,7 +191,6 @@ struct Int4Tile {
   static constexpr int kPutting = 3;
   template <int kIndex>
   static HWY_INLINE hn::Vec<hn::CappedTag<uint8_t, 2 * kTileKeys>> LoadPutting() {
-    const hn::CappedTag<uint8_t, 2 * kTileKeys> d8;
     alignas(32) static constexpr uint8_t kTables[3][2 * kTileKeys] = {
         {128, 0, 128, 1, 128, 2,  128, 3,  128, 4,  128, 5,  128, 6,  128, 7,
          128, 8, 128, 9, 128, 10, 128, 11, 128, 12, 128, 13, 128, 14, 128, 15},
@@ -198,7 +198,7 @@ struct Int4Tile {
          0, 0x3C, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47, 0xC8, 0xC7, 0xC6, 0xC5, 0xC4, 0xC2, 0xC0, 0xBC},
         {0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15,
          0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15}};
-    return hn::Load(d8, LoadedHere(kTables[kIndex]));
+    return LoadedHere<hn::Vec<hn::CappedTag<uint8_t, 2 * kTileKeys>>>(kTables[kIndex]);
   }
   template <class V>
   static HWY_INLINE void PutLine(V places, V table, V mask, const T* line, Line* to) {

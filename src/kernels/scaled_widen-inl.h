@@ -31,9 +31,9 @@ HWY_INLINE void WidenLinesOfCodes(const typename Tile::T* HWY_RESTRICT line, int
   typename Tile::Line line_buffer[kAtOnce];
   typename Tile::Line* lines = line_buffer;
   KeepAddress(lines);
-  const auto putting0 = LoadPutting<Tile, 0>();
-  const auto putting1 = LoadPutting<Tile, 1>();
-  const auto putting2 = LoadPutting<Tile, 2>();
+  const auto putting0 = LoadPutting<Tile, 0, true>();
+  const auto putting1 = LoadPutting<Tile, 1, true>();
+  const auto putting2 = LoadPutting<Tile, 2, true>();
   for (int64_t step = 0; step < num_steps; step += kAtOnce * Tile::kSteps) {
     const int64_t num_lines = std::min(kAtOnce, CeilDiv(num_steps - step, Tile::kSteps));
     for (int64_t i = 0; i < num_lines; ++i, line += Tile::kLine)
