@@ -27,19 +27,31 @@ constexpr LayerShape kLayers[] = {
     {"llama-3-8b-q", 4096, 4096, true},
 };
 
-// What is measured: our layers in every format, beside oneDNN's on f32.
+// What is measured: our layers in every format, beside oneDNN's on f32, and those of blocks with activations of 8 bits.
 struct Kind {
   const char* name;
   LinearBackend backend;
   WeightFormat format;
+  LinearPrecision precision = LinearPrecision::kExact;
 };
 constexpr Kind kKinds[] = {
-    {"onednn", LinearBackend::kOneDnn, WeightFormat::kF32}, {"tile", LinearBackend::kTile, WeightFormat::kF32},
-    {"f16", LinearBackend::kTile, WeightFormat::kF16},      {"bf16", LinearBackend::kTile, WeightFormat::kBF16},
-    {"q8_0", LinearBackend::kTile, WeightFormat::kQ8_0},    {"q4_0", LinearBackend::kTile, WeightFormat::kQ4_0},
-    {"q4_1", LinearBackend::kTile, WeightFormat::kQ4_1},    {"q5_0", LinearBackend::kTile, WeightFormat::kQ5_0},
-    {"q5_1", LinearBackend::kTile, WeightFormat::kQ5_1},    {"q4_k", LinearBackend::kTile, WeightFormat::kQ4_K},
-    {"q5_k", LinearBackend::kTile, WeightFormat::kQ5_K},    {"q6_k", LinearBackend::kTile, WeightFormat::kQ6_K},
+    {"onednn", LinearBackend::kOneDnn, WeightFormat::kF32},
+    {"tile", LinearBackend::kTile, WeightFormat::kF32},
+    {"f16", LinearBackend::kTile, WeightFormat::kF16},
+    {"bf16", LinearBackend::kTile, WeightFormat::kBF16},
+    {"q8_0", LinearBackend::kTile, WeightFormat::kQ8_0},
+    {"q4_0", LinearBackend::kTile, WeightFormat::kQ4_0},
+    {"q4_1", LinearBackend::kTile, WeightFormat::kQ4_1},
+    {"q5_0", LinearBackend::kTile, WeightFormat::kQ5_0},
+    {"q5_1", LinearBackend::kTile, WeightFormat::kQ5_1},
+    {"q4_k", LinearBackend::kTile, WeightFormat::kQ4_K},
+    {"q5_k", LinearBackend::kTile, WeightFormat::kQ5_K},
+    {"q6_k", LinearBackend::kTile, WeightFormat::kQ6_K},
+    {"q8_0-int8", LinearBackend::kTile, WeightFormat::kQ8_0, LinearPrecision::kInt8},
+    {"q4_0-int8", LinearBackend::kTile, WeightFormat::kQ4_0, LinearPrecision::kInt8},
+    {"q4_1-int8", LinearBackend::kTile, WeightFormat::kQ4_1, LinearPrecision::kInt8},
+    {"q4_k-int8", LinearBackend::kTile, WeightFormat::kQ4_K, LinearPrecision::kInt8},
+    {"q6_k-int8", LinearBackend::kTile, WeightFormat::kQ6_K, LinearPrecision::kInt8},
 };
 
 double BytesPerWeight(WeightFormat format) {
@@ -48,7 +60,7 @@ double BytesPerWeight(WeightFormat format) {
 }
 
 Requirement RequirementOf(const Kind& kind, int64_t rows) {
-  if (kind.backend != LinearBackend::kTile) return Requirement::kNone;
+  if (kind.backend != LinearBackend::kTile || kind.precision != LinearPrecision::kExact) return Requirement::kNone;
   if (rows == 1) return BytesPerWeight(kind.format) >= 1 ? Requirement::kLinearRow : Requirement::kLinearRowCodes;
   return rows >= 512 ? Requirement::kLinearRows : Requirement::kNone;
 }
@@ -141,6 +153,7 @@ Result<std::unique_ptr<LinearInputs>> MakeInputs(const LayerShape& shape, const 
     part.rows.read = &WeightPool::Read;
     LinearSpec spec;
     spec.backend = kind.backend;
+    spec.precision = kind.precision;
     spec.in_features = shape.in_features;
     spec.parts = {&part, 1};
     HEADLANE_ASSIGN_OR_RETURN(Linear layer, Linear::Create(spec, executor));
@@ -154,7 +167,7 @@ Result<std::unique_ptr<LinearInputs>> MakeInputs(const LayerShape& shape, const 
 }
 
 // A few outputs of the last layer, added up in double. f32 chains of FMAs err by at most n rounding units of the sum of
-// the magnitudes.
+// the magnitudes; activations of 8 bits are at most half a step of 1/127 of the row's largest from their numbers.
 Status Check(LinearInputs& inputs, const LayerShape& shape, int64_t rows, Executor& executor) {
   const Linear& layer = inputs.layers.back();
   HEADLANE_RETURN_IF_ERROR(
@@ -168,14 +181,18 @@ Status Check(LinearInputs& inputs, const LayerShape& shape, int64_t rows, Execut
         w = inputs.weights.data();
       }
       const float* x = inputs.x.data() + row * shape.in_features;
-      double expected = 0, magnitude = 0;
+      double expected = 0, magnitude = 0, weights = 0, largest = 0;
       for (int64_t k = 0; k < shape.in_features; ++k) {
         const double term = static_cast<double>(x[k]) * w[k];
         expected += term;
         magnitude += std::abs(term);
+        weights += std::abs(static_cast<double>(w[k]));
+        largest = std::max(largest, std::abs(static_cast<double>(x[k])));
       }
+      double bound = static_cast<double>(shape.in_features) * 0x1p-24 * magnitude;
+      if (layer.precision() == LinearPrecision::kInt8) bound += weights * largest / 254;
       const float got = inputs.y[static_cast<size_t>(row * shape.out_features + feature)];
-      if (std::abs(got - expected) <= static_cast<double>(shape.in_features) * 0x1p-24 * magnitude) continue;
+      if (std::abs(got - expected) <= bound) continue;
       return MakeStatus(StatusCode::kInternal, "wrong output in row %lld feature %lld: %.9g instead of %.9g",
                         static_cast<long long>(row), static_cast<long long>(feature), static_cast<double>(got),
                         expected);
@@ -224,6 +241,7 @@ void RegisterLinear(Session& session) {
           entry.length = rows;
           entry.threads = threads;
           entry.work = LinearWork(rows, shape.out_features, shape.in_features, BytesPerWeight(kind.format));
+          entry.work.on_integers = kind.precision == LinearPrecision::kInt8;
           entry.requirement = RequirementOf(kind, rows);
           if (entry.requirement == Requirement::kLinearRows) entry.reference = name + "/onednn" + threads_part;
           session.Register(entry, shape.quick, /*once=*/false,

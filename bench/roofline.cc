@@ -12,6 +12,7 @@ double MemorySeconds(const Work& work, const MachineLimits& limits) {
 }
 
 double ComputeSeconds(const Work& work, const MachineLimits& limits) {
+  if (work.on_integers) return 0;
   return limits.fma_gflops > 0 ? work.flops / (limits.fma_gflops * 1e9) : 0;
 }
 

@@ -64,7 +64,8 @@ struct AttentionShape {
 
 struct Work {
   double flops = 0;
-  double bytes = 0;  // that must come out of memory
+  double bytes = 0;          // that must come out of memory
+  bool on_integers = false;  // the peak of FMAs limits no such operations
 };
 
 // Bytes of all keys and values of one call, as stored.

@@ -140,6 +140,14 @@ TEST(Work, RooflineIsTheSlowerOfTheTwo) {
   EXPECT_EQ(RooflineSeconds({1, 1}, MachineLimits()), 0);
   EXPECT_EQ(LinearWork(3, 10, 20).flops, 1200);
   EXPECT_EQ(LinearWork(3, 10, 20).bytes, 800);
+  Work integers = LinearWork(3, 10, 20);
+  MachineLimits slow_fma;
+  slow_fma.fma_gflops = 1e-6;
+  slow_fma.read_gbps = 1;
+  EXPECT_FALSE(BoundByMemory(integers, slow_fma));
+  integers.on_integers = true;
+  EXPECT_TRUE(BoundByMemory(integers, slow_fma));
+  EXPECT_EQ(RooflineSeconds(integers, slow_fma), 800e-9);
 }
 
 TEST(Work, CopiesAddUpToColdMemory) {
