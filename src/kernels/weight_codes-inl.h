@@ -36,6 +36,11 @@ HWY_INLINE VF LoadF16s(DF d, const uint8_t* p, int64_t lane) {
   return WidenF16(d, hn::LoadU(Lanes16Bit<DF>(), reinterpret_cast<const uint16_t*>(p) + lane));
 }
 
+// Words of any alignment.
+HWY_INLINE VI LoadWords(DI di, const uint8_t* p) {
+  return hn::BitCast(di, hn::LoadU(hn::Repartition<uint8_t, DI>(), p));
+}
+
 HWY_INLINE VI LoadWords(DI di, const uint8_t* p, int64_t lane) {
   return hn::LoadU(di, reinterpret_cast<const int32_t*>(p) + lane);
 }
@@ -59,6 +64,8 @@ HWY_INLINE VI FifthBit(VI word) {
 }
 
 // A block is one group, with a scale and perhaps a minimum of its own.
+inline constexpr int64_t kWordBytes = 4 * kTileKeys;  // from one word of a feature to the next
+
 template <WeightFormat kFormat>
 struct SimpleWeights {
   static constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
@@ -116,51 +123,75 @@ struct Q6KWeights {
   static HWY_INLINE VF Min(DF d, const uint8_t*, int64_t, int64_t) { return hn::Zero(d); }
 };
 
-// Weights of codes at a place below the last full one: `mask` selects the place, `offset` is at it, and `scale` is
-// times 2^-(place * bits). Exact up to the addition of a minimum. The offset is taken off integers, because additions
-// of floats share pipes with conversions.
-template <class Format>
+// Compilers would keep a register for each of a loop's constants, which few blocks have: one that is read where it is
+// used.
+HWY_INLINE VF ReadConstant(DF d, const float* p) {
+  KeepAddress(p);
+  return hn::Set(d, *p);
+}
+
+// One that becomes the next by a shift.
+HWY_INLINE VI OneRegister(VI v) {
+  VF f = hn::BitCast(DF(), v);
+  KeepInRegister(f);
+  return hn::BitCast(DI(), f);
+}
+
+// How codes with an offset become weights. kMultiply: (code - offset) * scale, which is the definition. kAdd: code *
+// scale - offset * scale in one FMA, for one instruction less. That is the same number, as the products are exact, but
+// for three things: 0 * scale may be -0, which no sum shows that is a number other than 0; and where the scale is
+// infinite or no number the result is none. So sums that are zero or no number are computed again the other way.
+// Formats with a minimum have the FMA anyway.
+enum class Expand { kMultiply, kAdd };
+
+// Where an FMA takes no more instructions than a product, and rounds once.
+#if HWY_NATIVE_FMA && (HWY_ARCH_X86 || HWY_TARGET_IS_SVE)
+inline constexpr Expand kQuickExpand = Expand::kAdd;
+#else
+inline constexpr Expand kQuickExpand = Expand::kMultiply;
+#endif
+
+template <class Format, Expand kExpand>
+inline constexpr bool kAddsToCodes = Format::kInfo.has_min || kExpand == Expand::kAdd;
+
+// What is added to code * scale.
+template <class Format, Expand kExpand>
+HWY_INLINE VF AddendOf(DF d, const uint8_t* block, int64_t group, int64_t lane, [[maybe_unused]] VF scale) {
+  if constexpr (Format::kInfo.has_min) return Format::Min(d, block, group, lane);
+  if constexpr (kExpand == Expand::kAdd) {
+    static constexpr float kOffset = static_cast<float>(-Format::kInfo.offset);
+    return hn::Mul(ReadConstant(d, &kOffset), scale);
+  }
+  return hn::Zero(d);
+}
+
+// Weights of codes at a place: `mask` selects it, `offset` is at it, and `scale` is times 2^-(its first bit). Exact up
+// to the addition of a minimum. The offset is taken off integers, because additions of floats share pipes with
+// conversions.
+template <class Format, Expand kExpand>
 HWY_INLINE VF WeightsAtPlace(DF d, VI words, VI mask, VF scale, VF min, VI offset) {
   const VI codes = hn::And(words, mask);
-  if constexpr (Format::kInfo.has_min) return hn::MulAdd(hn::ConvertTo(d, codes), scale, min);
+  if constexpr (kAddsToCodes<Format, kExpand>) return hn::MulAdd(hn::ConvertTo(d, codes), scale, min);
   return hn::Mul(hn::ConvertTo(d, hn::Sub(codes, offset)), scale);
-}
-
-// Of codes at the place that ends at bit 31, with the scale as it is.
-template <class Format>
-HWY_INLINE VF WeightsOnTop(DF d, VI words, VF scale, VF min) {
-  constexpr int kShift = 32 - Format::kInfo.bits;
-  if constexpr (Format::kInfo.has_min) {
-    const hn::RebindToUnsigned<DI> du;
-    const VI codes = hn::BitCast(DI(), hn::ShiftRight<kShift>(hn::BitCast(du, words)));
-    return hn::MulAdd(hn::ConvertTo(d, codes), scale, min);
-  }
-  return hn::Mul(hn::ConvertTo(d, hn::ShiftRight<kShift>(words)), scale);
-}
-
-// Of codes of 8 bits.
-HWY_INLINE VF WeightsOfBytes(DF d, const int8_t* codes, VF scale) {
-  const hn::Rebind<int8_t, DF> d8;
-  return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(DI(), hn::LoadU(d8, codes))), scale);
 }
 
 // Of what is left at the top of the words of a group: input number kIndex of those. `words` is the lane's first word.
 template <class Format>
 inline constexpr int kNumLeft = Format::kInfo.group - Format::kInfo.words() * Format::kInfo.places();
 
-template <class Format, int kIndex>
-HWY_INLINE VF WeightsLeft(DF d, const int32_t* words, VF scale, VF min) {
+template <class Format, Expand kExpand, int kIndex>
+HWY_INLINE VF WeightsLeft(DF d, const uint8_t* words, VF scale, VF min) {
   const DI di;
   VI codes;
   if constexpr (Format::kInfo.bits == 5) {
-    constexpr int64_t kFirst = kIndex == 0 ? 0 : 3 * kTileKeys;
-    codes = hn::Or(TopBits<0>(hn::LoadU(di, words + kFirst)), TopBits<2>(hn::LoadU(di, words + kFirst + kTileKeys)));
-    codes = hn::Or(codes, FifthBit<30 + kIndex>(hn::LoadU(di, words + 2 * kTileKeys)));
+    constexpr int64_t kFirst = kIndex == 0 ? 0 : 3 * kWordBytes;
+    codes = hn::Or(TopBits<0>(LoadWords(di, words + kFirst)), TopBits<2>(LoadWords(di, words + kFirst + kWordBytes)));
+    codes = hn::Or(codes, FifthBit<30 + kIndex>(LoadWords(di, words + 2 * kWordBytes)));
   } else {
-    codes = hn::Or(TopBits<0>(hn::LoadU(di, words)), TopBits<2>(hn::LoadU(di, words + kTileKeys)));
-    codes = hn::Or(codes, TopBits<4>(hn::LoadU(di, words + 2 * kTileKeys)));
+    codes = hn::Or(TopBits<0>(LoadWords(di, words)), TopBits<2>(LoadWords(di, words + kWordBytes)));
+    codes = hn::Or(codes, TopBits<4>(LoadWords(di, words + 2 * kWordBytes)));
   }
-  if constexpr (Format::kInfo.has_min) return hn::MulAdd(hn::ConvertTo(d, codes), scale, min);
+  if constexpr (kAddsToCodes<Format, kExpand>) return hn::MulAdd(hn::ConvertTo(d, codes), scale, min);
   return hn::Mul(hn::ConvertTo(d, hn::Sub(codes, hn::Set(di, Format::kInfo.offset))), scale);
 }
 

@@ -27,8 +27,10 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Several tiles are read at once, which is too much for the prefetchers of the hardware: what is so many bytes behind
-// each group is fetched meanwhile. Bytes pass faster than fewer bits.
-constexpr int64_t WeightsAhead(int bits) { return bits == 8 ? 8192 : 2048; }
+// is fetched meanwhile, into the second level of caches, from where the hardware goes on. A little in every turn of the
+// loops: a group's at once fill the queue of misses, at which all loads wait then (Zen 3, 8-bit codes: 20 GB/s on a
+// core, against 15).
+inline constexpr int64_t kWeightsAhead = 4096;
 
 inline constexpr int kMaxWeightCols = 4;
 
@@ -44,12 +46,15 @@ constexpr int WeightCols(int rows) {
 
 // acc[r][c] = fma(x[r][k], w[c][k], acc[r][c]), k ascending, for columns (vectors) [col, col + kCols) of the tiles.
 // kRows 0: the weights of one tile go to y, [k_len][16].
-template <int kRows, int kCols, class Format>
-HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
+// Returns whether the sums are right, which those of Expand::kAdd may not be.
+template <int kRows, int kCols, class Format, Expand kExpand>
+HWY_INLINE bool MultiplyWeights(const WeightArgs& args, int64_t col) {
   static_assert(0 <= kRows && kRows <= kMaxWeightRows && 1 <= kCols && kCols <= kMaxWeightCols);
   constexpr WeightTileInfo kInfo = Format::kInfo;
   constexpr int kWords = kInfo.words();
-  constexpr int kPlacesBelow = kInfo.places() - (kInfo.is_full() ? 1 : 0);
+  // Bytes of a word, at whose bottom codes are; or places of one that is not cut into bytes.
+  constexpr int kBytes = kInfo.is_full() ? 4 : 1;
+  constexpr int kSteps = kInfo.places() / kBytes;
   const DF d;
   const DI di;
   const int64_t per_tile = VectorsPerTile(), lanes = kTileKeys / per_tile;
@@ -77,30 +82,28 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
   // Where the tiles of this block end those of the next one follow.
   [[maybe_unused]] const int64_t skip =
       std::max<int64_t>(kCols / std::max<int64_t>(per_tile, 1) - 1, 0) * args.tile_bytes;
-  [[maybe_unused]] constexpr int64_t kAhead = WeightsAhead(kInfo.bits);
-  const VF place_step = hn::Set(d, PowerOf2(-kInfo.bits));
+  static constexpr float kPlaceStep = PowerOf2(-kInfo.bits);
+  static constexpr float kBack = PowerOf2(kInfo.bits * kSteps);
 
   const int64_t num_blocks = args.k_len / kInfo.block_len();
   float* panel = kRows == 0 ? args.y : nullptr;
   for (int64_t block = 0; block < num_blocks; ++block) {
-    [[maybe_unused]] const int64_t position = (block + 1) * kInfo.block_bytes + kAhead;
-    [[maybe_unused]] const int64_t ahead = kAhead + (position > args.tile_bytes ? skip : 0);
+    [[maybe_unused]] const int64_t position = (block + 1) * kInfo.block_bytes + kWeightsAhead;
+    [[maybe_unused]] const int64_t ahead = kWeightsAhead + (position > args.tile_bytes ? skip : 0);
     for (int64_t group = 0; group < kInfo.num_groups; ++group) {
       constexpr int64_t kGroupBytes = kInfo.block_bytes / kInfo.num_groups;
-#define HEADLANE_PREFETCH_(r, c)                                                                               \
-  if constexpr (c < kCols && c % kColsPerTile == 0) {                                                          \
-    const uint8_t* const next = block##c + ahead + group * kGroupBytes;                                        \
-    _Pragma("GCC unroll 16") for (int64_t i = 0; i < kGroupBytes; i += 64) __builtin_prefetch(next + i, 0, 3); \
-  }
-      HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)
-#define HEADLANE_SCALES_(r, c)                                                                                      \
-  [[maybe_unused]] const int32_t* words##c = nullptr;                                                               \
-  [[maybe_unused]] VF scale##c = hn::Zero(d);                                                                       \
-  [[maybe_unused]] VF min##c = hn::Zero(d);                                                                         \
-  if constexpr (c < kCols) {                                                                                        \
-    words##c = reinterpret_cast<const int32_t*>(block##c + kInfo.codes_at + group * kInfo.group_bytes()) + lane##c; \
-    scale##c = Format::Scale(d, block##c, group, lane##c);                                                          \
-    if constexpr (kInfo.has_min) min##c = Format::Min(d, block##c, group, lane##c);                                 \
+      constexpr int64_t kTurnBytes = CeilDiv(kGroupBytes, int64_t{kInfo.places()});
+      [[maybe_unused]] int64_t next = ahead + group * kGroupBytes;
+
+#define HEADLANE_SCALES_(r, c)                                                        \
+  [[maybe_unused]] const uint8_t* words##c = nullptr;                                 \
+  [[maybe_unused]] VF scale##c = hn::Zero(d);                                         \
+  [[maybe_unused]] VF min##c = hn::Zero(d);                                           \
+  if constexpr (c < kCols) {                                                          \
+    words##c = block##c + kInfo.codes_at + group * kInfo.group_bytes() + lane##c * 4; \
+    scale##c = Format::Scale(d, block##c, group, lane##c);                            \
+    if constexpr (kAddsToCodes<Format, kExpand>)                                      \
+      min##c = AddendOf<Format, kExpand>(d, block##c, group, lane##c, scale##c);      \
   }
       HEADLANE_COLS_(HEADLANE_SCALES_, 0)
 
@@ -173,67 +176,39 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
   }
 #define HEADLANE_NEXT_PLACE_(r, c) \
   if constexpr (c < kCols) scale##c = hn::Mul(scale##c, place_step);
+#define HEADLANE_NEXT_BYTE_(r, c) \
+  if constexpr (c < kCols) ++words##c;
+#define HEADLANE_BYTES_BACK_(r, c) \
+  if constexpr (c < kCols) words##c -= kBytes;
+#define HEADLANE_PREFETCH_(r, c)                                          \
+  if constexpr (c < kCols && c % kColsPerTile == 0) {                     \
+    _Pragma("GCC unroll 16") for (int64_t i = 0; i < kTurnBytes; i += 64) \
+        __builtin_prefetch(block##c + next + i, 0, 2);                    \
+  }
       // Compilers would load all words of a group before the loop over places, and keep them on the stack.
 #define HEADLANE_KEEP_(r, c)                                     \
   if constexpr (c < kCols) {                                     \
     if constexpr (kWholeTiles<kCols> && c % kColsPerTile != 0) { \
-      words += kTileKeys / kColsPerTile;                         \
+      words += kWordBytes / kColsPerTile;                        \
     } else {                                                     \
       KeepAddress(words##c);                                     \
       words = words##c;                                          \
     }                                                            \
     words##c = words;                                            \
   }
-      if constexpr (kInfo.bits == 8) {
-#define HEADLANE_WEIGHT_(c, to) \
-  to = WeightsOfBytes(          \
-      d, reinterpret_cast<const int8_t*>(block##c + kInfo.codes_at) + (first + step) * kTileKeys + lane##c, scale##c);
+      const uint8_t* words = nullptr;
+      VI mask = OneRegister(hn::Set(di, static_cast<int32_t>((1u << kInfo.bits) - 1)));
+      [[maybe_unused]] VI offset =
+          kAddsToCodes<Format, kExpand> ? hn::Zero(di) : OneRegister(hn::Set(di, kInfo.offset));
 #pragma GCC unroll 1
-        for (int64_t first = 0; first < kInfo.group; first += 8) {
-#pragma GCC unroll 8
-          for (int64_t step = 0; step < 8; ++step) {
-            HEADLANE_STEP_(step)
-          }
-          HEADLANE_NEXT_INPUTS_(8)
-        }
-#undef HEADLANE_WEIGHT_
-      } else {
-        const int32_t* words = nullptr;
-
-        VI mask = hn::Set(di, static_cast<int32_t>((1u << kInfo.bits) - 1));
-        [[maybe_unused]] VI offset = hn::Set(di, kInfo.offset);
-#define HEADLANE_WEIGHT_(c, to) \
-  to = WeightsAtPlace<Format>(d, hn::LoadU(di, words##c + word * kTileKeys), mask, scale##c, min##c, offset);
-#define HEADLANE_PLACE_                                                                                          \
-  HEADLANE_COLS_(HEADLANE_KEEP_, 0)                                                                              \
-  _Pragma("GCC unroll 8") for (int word = 0; word < kWords; ++word){HEADLANE_STEP_(word)} HEADLANE_NEXT_INPUTS_( \
-      kWords) HEADLANE_COLS_(HEADLANE_NEXT_PLACE_, 0) mask = hn::ShiftLeft<kInfo.bits>(mask);                    \
-  if constexpr (!kInfo.has_min) offset = hn::ShiftLeft<kInfo.bits>(offset);
-        // Scales, mask and offset go from place to place: constants of each would fill the registers. One row gains by
-        // an unrolled loop; with more its code would be too long for the cache of decoded instructions.
-        if constexpr (kRows <= 1) {
-#pragma GCC unroll 8
-          for (int place = 0; place < kPlacesBelow; ++place) {
-            HEADLANE_PLACE_
-          }
-        } else {
+      for (int step = 0; step < kSteps; ++step) {
+        // Of four bytes' loads the code would be longer, and no faster.
 #pragma GCC unroll 1
-          for (int place = 0; place < kPlacesBelow; ++place) {
-            HEADLANE_PLACE_
-          }
-        }
-#undef HEADLANE_PLACE_
-#undef HEADLANE_WEIGHT_
-        if constexpr (kInfo.is_full() || kNumLeft<Format> > 0) {
-          const VF back = hn::Set(d, PowerOf2(kInfo.bits * kPlacesBelow));
-#define HEADLANE_SCALE_BACK_(r, c) \
-  if constexpr (c < kCols) scale##c = hn::Mul(scale##c, back);
-          HEADLANE_COLS_(HEADLANE_SCALE_BACK_, 0)
-#undef HEADLANE_SCALE_BACK_
-        }
-        if constexpr (kInfo.is_full()) {
+        for (int64_t byte = 0; byte < kBytes; ++byte) {
 #define HEADLANE_WEIGHT_(c, to) \
-  to = WeightsOnTop<Format>(d, hn::LoadU(di, words##c + word * kTileKeys), scale##c, min##c);
+  to = WeightsAtPlace<Format, kExpand>(d, LoadWords(di, words##c + word * kWordBytes), mask, scale##c, min##c, offset);
+          HEADLANE_COLS_(HEADLANE_PREFETCH_, 0)
+          next += kTurnBytes;
           HEADLANE_COLS_(HEADLANE_KEEP_, 0)
 #pragma GCC unroll 8
           for (int word = 0; word < kWords; ++word) {
@@ -241,19 +216,38 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
           }
 #undef HEADLANE_WEIGHT_
           HEADLANE_NEXT_INPUTS_(kWords)
-        }
-        if constexpr (kNumLeft<Format> > 0) {
-          HEADLANE_COLS_(HEADLANE_KEEP_, 0)
-#define HEADLANE_WEIGHT_(c, to) to = WeightsLeft<Format, 0>(d, words##c, scale##c, min##c);
-          HEADLANE_STEP_(0)
-#undef HEADLANE_WEIGHT_
-#define HEADLANE_WEIGHT_(c, to) to = WeightsLeft<Format, 1>(d, words##c, scale##c, min##c);
-          if constexpr (kNumLeft<Format> > 1) {
-            HEADLANE_STEP_(1)
+          if constexpr (kBytes > 1) {
+            HEADLANE_COLS_(HEADLANE_NEXT_BYTE_, 0)
           }
-#undef HEADLANE_WEIGHT_
-          HEADLANE_NEXT_INPUTS_(kNumLeft<Format>)
         }
+        if constexpr (kSteps > 1) {
+          const VF place_step = ReadConstant(d, &kPlaceStep);
+          HEADLANE_COLS_(HEADLANE_NEXT_PLACE_, 0)
+          mask = hn::ShiftLeft<kInfo.bits>(mask);
+          if constexpr (!kAddsToCodes<Format, kExpand>) offset = hn::ShiftLeft<kInfo.bits>(offset);
+          if constexpr (kBytes > 1) {
+            HEADLANE_COLS_(HEADLANE_BYTES_BACK_, 0)
+          }
+        }
+      }
+      if constexpr (kNumLeft<Format> > 0) {
+        const VF back = ReadConstant(d, &kBack);
+#define HEADLANE_SCALE_BACK_(r, c) \
+  if constexpr (c < kCols) scale##c = hn::Mul(scale##c, back);
+        HEADLANE_COLS_(HEADLANE_SCALE_BACK_, 0)
+#undef HEADLANE_SCALE_BACK_
+      }
+      if constexpr (kNumLeft<Format> > 0) {
+        HEADLANE_COLS_(HEADLANE_KEEP_, 0)
+#define HEADLANE_WEIGHT_(c, to) to = WeightsLeft<Format, kExpand, 0>(d, words##c, scale##c, min##c);
+        HEADLANE_STEP_(0)
+#undef HEADLANE_WEIGHT_
+#define HEADLANE_WEIGHT_(c, to) to = WeightsLeft<Format, kExpand, 1>(d, words##c, scale##c, min##c);
+        if constexpr (kNumLeft<Format> > 1) {
+          HEADLANE_STEP_(1)
+        }
+#undef HEADLANE_WEIGHT_
+        HEADLANE_NEXT_INPUTS_(kNumLeft<Format>)
       }
     }
 #define HEADLANE_NEXT_BLOCK_(r, c) \
@@ -273,6 +267,16 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
   }
 #define HEADLANE_STORE_ROW_(r) HEADLANE_COLS_(HEADLANE_STORE_, r)
   HEADLANE_ROWS_(HEADLANE_STORE_ROW_)
+  bool are_right = true;
+#define HEADLANE_CHECK_(r, c)                                                         \
+  if constexpr (r < kRows && c < kCols) {                                             \
+    are_right = are_right && hn::AllTrue(d, hn::Gt(hn::Abs(acc##r##c), hn::Zero(d))); \
+  }
+#define HEADLANE_CHECK_ROW_(r) HEADLANE_COLS_(HEADLANE_CHECK_, r)
+  if constexpr (kExpand == Expand::kAdd && !kInfo.has_min) {
+    HEADLANE_ROWS_(HEADLANE_CHECK_ROW_)
+  }
+  return are_right;
 
 #undef HEADLANE_DECLARE_
 #undef HEADLANE_DECLARE_ROW_
@@ -289,19 +293,38 @@ HWY_INLINE void MultiplyWeights(const WeightArgs& args, int64_t col) {
 #undef HEADLANE_ADVANCE_
 #undef HEADLANE_NEXT_INPUTS_
 #undef HEADLANE_NEXT_PLACE_
+#undef HEADLANE_NEXT_BYTE_
+#undef HEADLANE_BYTES_BACK_
 #undef HEADLANE_KEEP_
 #undef HEADLANE_NEXT_BLOCK_
 #undef HEADLANE_STORE_
 #undef HEADLANE_STORE_ROW_
+#undef HEADLANE_CHECK_
+#undef HEADLANE_CHECK_ROW_
 }
 
 #undef HEADLANE_ROWS_
 #undef HEADLANE_COLS_
 
+// A row's columns [col, end), without haste.
+template <class Format>
+HWY_NOINLINE void WeightColumnsByDefinition(const WeightArgs& args, int64_t row, int64_t col, int64_t end) {
+  constexpr int kCols = std::min(kColsPerTile, kMaxWeightCols);
+  WeightArgs one = args;
+  one.x += row * args.x_pitch;
+  one.y += row * args.y_pitch;
+  for (; col < end; col += kCols) (void)MultiplyWeights<1, kCols, Format, Expand::kMultiply>(one, col);
+}
+
 // Columns [col, end), a multiple of a tile's.
 template <int kRows, int kCols, class Format>
 HWY_INLINE void WeightColumnsFrom(const WeightArgs& args, int64_t col, int64_t end) {
-  for (; col + kCols <= end; col += kCols) MultiplyWeights<kRows, kCols, Format>(args, col);
+  for (; col + kCols <= end; col += kCols) {
+    if (HWY_LIKELY((MultiplyWeights<kRows, kCols, Format, kQuickExpand>(args, col)))) continue;
+    if constexpr (kQuickExpand == Expand::kAdd && !Format::kInfo.has_min) {
+      for (int64_t row = 0; row < kRows; ++row) WeightColumnsByDefinition<Format>(args, row, col, col + kCols);
+    }
+  }
   if constexpr (kColsPerTile % kCols != 0) {
     if (col < end) WeightColumnsFrom<kRows, kCols / 2, Format>(args, col, end);
   }
@@ -334,7 +357,9 @@ void ExpandWeights(const ExpandArgs& args) noexcept {
       static_cast<const uint8_t*>(args.tile) + args.k_begin / Format::kInfo.block_len() * Format::kInfo.block_bytes;
   tile.k_len = args.k_end - args.k_begin;
   tile.y = args.out;
-  WeightColumnsFrom<0, kCols, Format>(tile, 0, VectorsPerTile());
+  for (int64_t col = 0; col < VectorsPerTile(); col += kCols) {
+    (void)MultiplyWeights<0, kCols, Format, Expand::kMultiply>(tile, col);
+  }
 }
 
 template <class Format>

@@ -137,16 +137,12 @@ template <WeightFormat kFormat>
 void PackCodes(const uint8_t* codes, int lane, uint8_t* block) {
   constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
   constexpr int kWords = kInfo.words(), kPlaces = kInfo.places(), kBits = kInfo.bits;
-  if constexpr (kBits == 8) {
-    for (int k = 0; k < kInfo.group; ++k) block[kInfo.codes_at + k * kTileKeys + lane] = codes[k];
-    return;
-  }
   for (int group = 0; group < kInfo.num_groups; ++group, codes += kInfo.group) {
     uint32_t words[kWords] = {};
-    for (int place = 0; place < kPlaces; ++place) {
-      // Without the offset; what is above the place falls off at bit 31.
-      const uint32_t bias = kInfo.is_full() && place == kPlaces - 1 ? static_cast<uint32_t>(kInfo.offset) : 0;
-      for (int w = 0; w < kWords; ++w) words[w] |= (codes[place * kWords + w] - bias) << (place * kBits);
+    for (int k = 0; k < kPlaces * kWords; ++k) {
+      // Q8_0 has no offset in files.
+      const uint32_t code = kBits == 8 ? codes[k] ^ 128u : codes[k];
+      words[k % kWords] |= code << kInfo.first_bit(k / kWords);
     }
     if constexpr (kBits == 5) {
       const uint32_t a = codes[30], b = codes[31];
