@@ -1,9 +1,9 @@
 // Scores and weighted sums over quantised tiles whose codes go through memory as halves, for few rows.
 //
 // Separate from scaled_kernels-inl.h, whose kernel decodes each vector where it is used: here lines of codes are put
-// into a buffer a turn of the loop ahead, one between the FMAs of every step, across tiles and blocks of columns. Put
-// all at once before their turn, they kept the FMAs waiting: 54 cycles per key of 128 features and 4 rows against 50
-// (fp8, Zen 3). Called by scaled_kernels-inl.h.
+// into a buffer a turn of the loop ahead, a few between the FMAs of every step, across tiles and blocks of columns. Put
+// all at once before their turn they keep the FMAs waiting: scores and sums of 4 rows took 113 cycles per key of 128
+// features so, and take 103 (fp8, Zen 3, in L1). Called by scaled_kernels-inl.h.
 #if defined(HEADLANE_SRC_KERNELS_SCALED_LINES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADLANE_SRC_KERNELS_SCALED_LINES_INL_H_
 #undef HEADLANE_SRC_KERNELS_SCALED_LINES_INL_H_
@@ -33,7 +33,7 @@ inline constexpr int64_t kLineTurn = 8;
 // The lines of a turn and of the next one, for kPairs tiles (K) or stripes (V), and whether the former are there.
 template <class Tile, int kPairs>
 struct TurnLines {
-  static constexpr int64_t kLines = kLineTurn / Tile::kSteps * kPairs;
+  static constexpr int64_t kLines = kLineTurn / Tile::kPutSteps * kPairs;
   typename Tile::Line buffer[2 * kLines];
   typename Tile::Line* now = buffer;
   typename Tile::Line* next = buffer + kLines;
@@ -53,8 +53,9 @@ HWY_INLINE void LinesKernel(const IO& io, const IO& next, const float* HWY_RESTR
   static_assert(kCols == 2 || kCols == 4);
   static_assert(kColsPerTile == 2 && Tile::Column(kTileKeys / 2) == kTileKeys / 2);
   const DF d;
-  constexpr int64_t kTurnLines = kLineTurn / Tile::kSteps;
-  constexpr int64_t kTurnBytes = kTurnLines * Tile::kLine;
+  constexpr int64_t kPutBytes = Tile::kPutSteps / Tile::kSteps * Tile::kLine;
+  constexpr int64_t kTurnLines = kLineTurn / Tile::kPutSteps;
+  constexpr int64_t kTurnBytes = kTurnLines * kPutBytes;
 #define HEADLANE_DECLARE_(r, c)                \
   [[maybe_unused]] VF acc##r##c = hn::Zero(d); \
   if constexpr (r < kRows && c < kCols) acc##r##c = io.Load(d, r, c);
@@ -66,7 +67,7 @@ HWY_INLINE void LinesKernel(const IO& io, const IO& next, const float* HWY_RESTR
   // Scales of lanes, where registers are few.
   constexpr bool kLaneScales = IO::kIsK && kRows > 1 && kCols == 4;
   // What putting needs is loaded for each line, where it would leave too few registers; else once per turn.
-  constexpr bool kLoadsPutting = IO::kIsK && kRows == kMaxScaledRows && Tile::kPutting > 1;
+  constexpr bool kLoadsPutting = IO::kIsK && kRows % 2 == 0 && Tile::kPutting > 1;
   alignas(64) [[maybe_unused]] float scale_buffer[kLaneScales ? kCols * kTileKeys / 2 : 1];
   [[maybe_unused]] float* lane_scales = scale_buffer;
   if constexpr (kLaneScales) KeepAddress(lane_scales);
@@ -90,19 +91,18 @@ HWY_INLINE void LinesKernel(const IO& io, const IO& next, const float* HWY_RESTR
 
 #define HEADLANE_PUTTING_(kLoads)                                        \
   [[maybe_unused]] const auto putting0 = LoadPutting<Tile, 0, kLoads>(); \
-  [[maybe_unused]] const auto putting1 = LoadPutting<Tile, 1, kLoads>(); \
-  [[maybe_unused]] const auto putting2 = LoadPutting<Tile, 2, kLoads>();
-#define HEADLANE_PUT_LINES_(i, to)                                                                     \
-  Tile::PutLine(putting0, putting1, putting2, put0 + (i) * Tile::kLine, to + (i) * (kCols / 2));       \
+  [[maybe_unused]] const auto putting1 = LoadPutting<Tile, 1, kLoads>();
+#define HEADLANE_PUT_LINES_(i, kPart, to)                                                              \
+  Tile::template Put<kPart>(putting0, putting1, put0 + (i) * kPutBytes, to + (i) * (kCols / 2));       \
   if constexpr (kCols == 4) {                                                                          \
-    Tile::PutLine(putting0, putting1, putting2, put2 + (i) * Tile::kLine, to + (i) * (kCols / 2) + 1); \
+    Tile::template Put<kPart>(putting0, putting1, put2 + (i) * kPutBytes, to + (i) * (kCols / 2) + 1); \
   }
-#define HEADLANE_PUT_(i, to)     \
-  if constexpr (kLoadsPutting) { \
-    HEADLANE_PUTTING_(true)      \
-    HEADLANE_PUT_LINES_(i, to)   \
-  } else {                       \
-    HEADLANE_PUT_LINES_(i, to)   \
+#define HEADLANE_PUT_(i, kPart, to)   \
+  if constexpr (kLoadsPutting) {      \
+    HEADLANE_PUTTING_(true)           \
+    HEADLANE_PUT_LINES_(i, kPart, to) \
+  } else {                            \
+    HEADLANE_PUT_LINES_(i, kPart, to) \
   }
   // Column c at step kStep of the line `put`, which is step k.
 #define HEADLANE_LOAD_(kStep, c, k, to)                                              \
@@ -157,7 +157,10 @@ HWY_INLINE void LinesKernel(const IO& io, const IO& next, const float* HWY_RESTR
     HEADLANE_PUTTING_(!kLoadsPutting)
 #pragma GCC unroll 8
     for (int64_t i = 0; i < kTurnLines; ++i) {
-      HEADLANE_PUT_(i, lines)
+      HEADLANE_PUT_(i, 0, lines)
+      if constexpr (Tile::kPutParts == 2) {
+        HEADLANE_PUT_(i, 1, lines)
+      }
     }
   }
   // Of keys, a segment has the same scales; of values it is a tile.
@@ -189,10 +192,15 @@ HWY_INLINE void LinesKernel(const IO& io, const IO& next, const float* HWY_RESTR
       HEADLANE_PUTTING_(!kLoadsPutting)
 #pragma GCC unroll 8
       for (int64_t i = 0; i < kTurnLines; ++i) {
-        HEADLANE_PUT_(i, next_lines)
         const typename Tile::Line* const put = lines + i * (kCols / 2);
-        HEADLANE_STEP_(0, i * Tile::kSteps)
-        if constexpr (Tile::kSteps == 2) HEADLANE_STEP_(1, i * Tile::kSteps + 1)
+        HEADLANE_PUT_(i, 0, next_lines)
+        HEADLANE_STEP_(0, i * Tile::kPutSteps)
+        if constexpr (Tile::kPutSteps == 4) {
+          HEADLANE_STEP_(1, i * Tile::kPutSteps + 1)
+          HEADLANE_PUT_(i, 1, next_lines)
+          HEADLANE_STEP_(2, i * Tile::kPutSteps + 2)
+          HEADLANE_STEP_(3, i * Tile::kPutSteps + 3)
+        }
       }
       std::swap(lines, next_lines);
 #define HEADLANE_ADVANCE_(r) a##r += kLineTurn;
@@ -208,8 +216,8 @@ HWY_INLINE void LinesKernel(const IO& io, const IO& next, const float* HWY_RESTR
         KeepAddress(put);
         HEADLANE_PUTTING_(true)
         const int64_t line = k / Tile::kSteps * Tile::kLine;
-        Tile::PutLine(putting0, putting1, putting2, io.B(0, segment) + line, put);
-        if constexpr (kCols == 4) Tile::PutLine(putting0, putting1, putting2, io.B(2, segment) + line, put + 1);
+        Tile::PutLine(putting0, putting1, io.B(0, segment) + line, put);
+        if constexpr (kCols == 4) Tile::PutLine(putting0, putting1, io.B(2, segment) + line, put + 1);
         HEADLANE_STEP_(0, 0)
         if constexpr (Tile::kSteps == 2) {
           if (k + 1 < k_len) HEADLANE_STEP_(1, 1)

@@ -59,22 +59,25 @@ struct Int8Tile : ByteTile {
 #undef HEADLANE_HALVES_THROUGH_MEMORY
 #if HWY_TARGET == HWY_AVX2 && !HWY_COMPILER_MSVC
 #define HEADLANE_HALVES_THROUGH_MEMORY 1
-// The codes of a line as f16, both of its columns. From memory vcvtph2ps takes half a cycle and from a register a whole
-// one (Zen 3: a shuffle less), which makes the way through L1 worth a store; and the instructions that make halves do
-// not wait in the schedulers among those that use them, if a few lines are put before the first of them is taken.
+// The codes of a few steps as f16. From memory vcvtph2ps takes half a cycle and from a register a whole one (Zen 3: a
+// shuffle less), which makes the way through L1 worth a store; and the instructions that make halves do not wait in the
+// schedulers among those that use them, if a few lines are put before the first of them is taken.
+//
+// Vectors come in the order of columns, and of more steps than one the even ones in front of the odd ones.
 template <int kSteps>
 struct alignas(32) HalfLine {
   uint16_t half[kSteps][2][8];
 
   template <class V>
-  HWY_INLINE void Put(int step, V halves) {
+  HWY_INLINE void Put(int i, V halves) {
     // Compilers would take them from the register after all.
-    asm("vmovdqa %1, %0" : "=m"(half[step]) : "x"(halves.raw));
+    asm("vmovdqa %1, %0" : "=m"(half[i]) : "x"(halves.raw));
   }
   template <int kStep, int kColumn, class D>
   HWY_INLINE hn::Vec<D> Take(D /*d*/) const {
+    constexpr int kPlace = kSteps == 1 ? kColumn : kStep % 2 * kSteps + kColumn * (kSteps / 2) + kStep / 2;
     hn::Vec<D> numbers;
-    asm("vcvtph2ps %1, %0" : "=x"(numbers.raw) : "m"(half[kStep][kColumn]));
+    asm("vcvtph2ps %1, %0" : "=x"(numbers.raw) : "m"(half[kPlace / 2][kPlace % 2]));
     return numbers;
   }
   template <int kStep, int kColumn, class D>
@@ -134,7 +137,10 @@ struct F8Tile : ByteTile {
   }
 
 #if HEADLANE_HALVES_THROUGH_MEMORY
-  using Line = HalfLine<kSteps>;
+  // What is put at once: so many steps, in so many parts.
+  static constexpr int kPutSteps = 1;
+  static constexpr int kPutParts = 1;
+  using Line = HalfLine<kPutSteps>;
   static constexpr int kPutting = 1;
   template <int kIndex>
   static HWY_INLINE hn::Vec<hn::CappedTag<uint16_t, kTileKeys>> LoadPutting() {
@@ -143,13 +149,18 @@ struct F8Tile : ByteTile {
                                                       0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF, 0xFF, 0xBF};
     return LoadedHere<hn::Vec<hn::CappedTag<uint16_t, kTileKeys>>>(kMask);
   }
-  template <class V>
-  static HWY_INLINE void PutLine(V mask, V, V, const T* line, Line* to) {
+  template <int kPart, class V>
+  static HWY_INLINE void Put(V mask, V, const T* line, Line* to) {
     const hn::CappedTag<int16_t, kTileKeys> d16;
     const hn::CappedTag<uint16_t, kTileKeys> du16;
     const hn::CappedTag<int8_t, kTileKeys> d8;
     const auto codes = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(line)));
     to->Put(0, hn::And(hn::BitCast(du16, hn::ShiftLeft<7>(codes)), mask));
+  }
+  // A line alone.
+  template <class V>
+  static HWY_INLINE void PutLine(V mask, V, const T* line, Line* to) {
+    Put<0>(mask, mask, line, to);
   }
 #endif
 };
@@ -186,28 +197,39 @@ struct Int4Tile {
   }
 
 #if HEADLANE_HALVES_THROUGH_MEMORY
-  // A code has so few digits that the upper half of an f16 holds it: one of 16 bytes.
-  using Line = HalfLine<kSteps>;
-  static constexpr int kPutting = 3;
+  // A code has so few digits that the upper half of an f16 holds it: one of 16 bytes. Two lines at once, so that each
+  // block of 128 bits is one of them: first the lower halves of bytes, then the upper ones.
+  static constexpr int kPutSteps = 4;
+  static constexpr int kPutParts = 2;
+  using Line = HalfLine<kPutSteps>;
+  static constexpr int kPutting = 2;
   template <int kIndex>
   static HWY_INLINE hn::Vec<hn::CappedTag<uint8_t, 2 * kTileKeys>> LoadPutting() {
-    alignas(32) static constexpr uint8_t kTables[3][2 * kTileKeys] = {
-        {128, 0, 128, 1, 128, 2,  128, 3,  128, 4,  128, 5,  128, 6,  128, 7,
-         128, 8, 128, 9, 128, 10, 128, 11, 128, 12, 128, 13, 128, 14, 128, 15},
+    alignas(32) static constexpr uint8_t kTables[2][2 * kTileKeys] = {
         {0, 0x3C, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47, 0xC8, 0xC7, 0xC6, 0xC5, 0xC4, 0xC2, 0xC0, 0xBC,
          0, 0x3C, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47, 0xC8, 0xC7, 0xC6, 0xC5, 0xC4, 0xC2, 0xC0, 0xBC},
-        {0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15,
-         0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15, 0, 15}};
+        {15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15,
+         15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15}};
     return LoadedHere<hn::Vec<hn::CappedTag<uint8_t, 2 * kTileKeys>>>(kTables[kIndex]);
   }
-  template <class V>
-  static HWY_INLINE void PutLine(V places, V table, V mask, const T* line, Line* to) {
+  template <int kPart, class V>
+  static HWY_INLINE void PutCodes(V table, V mask, V codes, Line* to) {
     const hn::CappedTag<uint8_t, 2 * kTileKeys> d8;
     const hn::CappedTag<uint16_t, kTileKeys> d16;
-    const auto pairs = hn::TableLookupBytesOr0(hn::LoadDup128(d8, line), places);
-    const auto upper = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, pairs)));
-    to->Put(0, hn::TableLookupBytes(table, hn::And(pairs, mask)));
-    to->Put(1, hn::TableLookupBytes(table, hn::And(upper, mask)));
+    if constexpr (kPart == 1) codes = hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, codes)));
+    const auto upper = hn::TableLookupBytes(table, hn::And(codes, mask));
+    to->Put(2 * kPart, hn::InterleaveLower(d8, hn::Zero(d8), upper));
+    to->Put(2 * kPart + 1, hn::InterleaveUpper(d8, hn::Zero(d8), upper));
+  }
+  template <int kPart, class V>
+  static HWY_INLINE void Put(V table, V mask, const T* lines, Line* to) {
+    PutCodes<kPart>(table, mask, hn::LoadU(hn::CappedTag<uint8_t, 2 * kTileKeys>(), lines), to);
+  }
+  template <class V>
+  static HWY_INLINE void PutLine(V table, V mask, const T* line, Line* to) {
+    const V codes = hn::LoadDup128(hn::CappedTag<uint8_t, 2 * kTileKeys>(), line);
+    PutCodes<0>(table, mask, codes, to);
+    PutCodes<1>(table, mask, codes, to);
   }
 #endif
 };

@@ -27,28 +27,42 @@ HWY_INLINE void WidenLinesOfCodes(const typename Tile::T* HWY_RESTRICT line, int
                                   float* HWY_RESTRICT out) {
   static_assert(kColsPerTile == 2);
   const DF d;
-  constexpr int64_t kAtOnce = 8 / Tile::kSteps;
+  constexpr int64_t kAtOnce = 8 / Tile::kPutSteps;
+  constexpr int64_t kPutBytes = Tile::kPutSteps / Tile::kSteps * Tile::kLine;
   typename Tile::Line line_buffer[kAtOnce];
   typename Tile::Line* lines = line_buffer;
   KeepAddress(lines);
   const auto putting0 = LoadPutting<Tile, 0, true>();
   const auto putting1 = LoadPutting<Tile, 1, true>();
-  const auto putting2 = LoadPutting<Tile, 2, true>();
-  for (int64_t step = 0; step < num_steps; step += kAtOnce * Tile::kSteps) {
-    const int64_t num_lines = std::min(kAtOnce, CeilDiv(num_steps - step, Tile::kSteps));
-    for (int64_t i = 0; i < num_lines; ++i, line += Tile::kLine)
-      Tile::PutLine(putting0, putting1, putting2, line, lines + i);
-    for (int64_t i = 0; i < num_lines; ++i, out += Tile::kSteps * kTileKeys) {
-      const int64_t first = step + i * Tile::kSteps;
-      hn::Store(lines[i].template Take<0, 0>(d, scales(first, 0)), d, out);
-      hn::Store(lines[i].template Take<0, 1>(d, scales(first, 1)), d, out + kTileKeys / 2);
-      if constexpr (Tile::kSteps == 2) {
-        if (first + 1 == num_steps) continue;
-        hn::Store(lines[i].template Take<1, 0>(d, scales(first + 1, 0)), d, out + kTileKeys);
-        hn::Store(lines[i].template Take<1, 1>(d, scales(first + 1, 1)), d, out + kTileKeys * 3 / 2);
+  int64_t step = 0;
+#define HEADLANE_WIDEN_(i, kStep)                                                                      \
+  hn::Store(lines[i].template Take<kStep, 0>(d, scales(step + kStep, 0)), d, out + kStep * kTileKeys); \
+  hn::Store(lines[i].template Take<kStep, 1>(d, scales(step + kStep, 1)), d, out + kStep * kTileKeys + kTileKeys / 2);
+  while (step + Tile::kPutSteps <= num_steps) {
+    const int64_t num_lines = std::min<int64_t>(kAtOnce, (num_steps - step) / Tile::kPutSteps);
+    for (int64_t i = 0; i < num_lines; ++i, line += kPutBytes) {
+      Tile::template Put<0>(putting0, putting1, line, lines + i);
+      if constexpr (Tile::kPutParts == 2) Tile::template Put<1>(putting0, putting1, line, lines + i);
+    }
+    for (int64_t i = 0; i < num_lines; ++i, step += Tile::kPutSteps, out += Tile::kPutSteps * kTileKeys) {
+      HEADLANE_WIDEN_(i, 0)
+      if constexpr (Tile::kPutSteps == 4) {
+        HEADLANE_WIDEN_(i, 1)
+        HEADLANE_WIDEN_(i, 2)
+        HEADLANE_WIDEN_(i, 3)
       }
     }
   }
+  for (; step < num_steps; step += Tile::kSteps, line += Tile::kLine, out += Tile::kSteps * kTileKeys) {
+    Tile::PutLine(putting0, putting1, line, lines);
+    HEADLANE_WIDEN_(0, 0)
+    if constexpr (Tile::kSteps == 2) {
+      if (step + 1 < num_steps) {
+        HEADLANE_WIDEN_(0, 1)
+      }
+    }
+  }
+#undef HEADLANE_WIDEN_
 }
 
 template <class Tile>
