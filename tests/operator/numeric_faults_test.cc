@@ -148,7 +148,8 @@ TEST(NumericFaults, F23SplitsWithoutKeys) {
     SCOPED_TRACE(Describe(s.problem));
     const Output one = RunLibrary(s);
     EXPECT_TRUE(NearOracle(s.problem, one));
-    ExpectShiftedOracleDisagrees(s.problem, one);
+    // Without FMA the bound is wider than what one of 5000 positions makes.
+    if (ActiveTarget().has_fma) ExpectShiftedOracleDisagrees(s.problem, one);
     if (kv_len == 0) {
       EXPECT_EQ(one.out, (std::vector<float>{0.0f, 0.0f}));
       EXPECT_EQ(one.lse, (std::vector<float>{-kInf, -kInf}));
