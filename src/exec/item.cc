@@ -286,6 +286,7 @@ class ItemRunner {
       qk.num_tiles = list.num;
       qk.s = slot_.s;
       qk.stream = is_first && source_.k_from_memory();
+      if (source_.v_from_memory()) qk.next = list.v[0];
       source_.k_kernels().qk(qk);
     } else {
       std::fill_n(slot_.s, sub->num_rows * kBlockKeys, 0.0f);  // the empty sum
@@ -307,6 +308,7 @@ class ItemRunner {
       pv.o_pitch = problem_.o_pitch;
       pv.live = wants_live ? slot_.live : nullptr;
       pv.stream = is_first && source_.v_from_memory();
+      pv.next = source_.NextKTile(base / kBlockKeys + 1);
       source_.v_kernels().pv(pv);
     }
     sub->started = true;

@@ -44,6 +44,13 @@ class TileSource {
   // Whether they are where they were appended, in memory, rather than just made and in a cache of the processor.
   bool k_from_memory() const { return from_cache_ && !make_k_; }
   bool v_from_memory() const { return from_cache_ && !make_v_; }
+  // The first tile of a block that perhaps does not exist, to be fetched ahead of time; null: nothing.
+  const void* NextKTile(int64_t block) const {
+    if (!k_from_memory() || block * kBlockKeys >= kv_len_) return nullptr;
+    const int64_t tile = block * kTilesPerBlock;
+    const int64_t page = pages_[tile / tiles_per_page_];
+    return page < 0 ? nullptr : k_base_ + page * page_stride_ + tile % tiles_per_page_ * k_tile_bytes_;
+  }
 
   // Rows of a plain tensor, or of pages, that few query rows use where they lie, without tiles.
   struct Rows {

@@ -32,6 +32,7 @@ struct QkArgs {
   int64_t num_tiles;           // 1 .. 8
   float* s;                    // [rows][kBlockKeys]: lanes from num_tiles * 16 on are not written
   bool stream;                 // the tiles come from memory, not from a cache: read them in order of address, and ahead
+  const void* next = nullptr;  // optional: what is read after these tiles, most likely
 };
 
 // What changes the scores between the products and the softmax, in this order: s = softcap * tanh(s / softcap); s = s +
@@ -73,6 +74,7 @@ struct PvArgs {
   int64_t o_pitch;
   const uint16_t* live;  // optional, as SoftmaxArgs::live: keys whose bit is clear are left out, whatever their v holds
   bool stream;           // as in QkArgs
+  const void* next = nullptr;
 };
 
 // l = the 16 partial sums by the fixed tree (steps 8, 4, 2, 1), per row.
