@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "headlane/ops.h"
+#include "headlane/target.h"
 #include "operator/runner.h"
 #include "operator/sequence.h"
 #include "operator/tensors.h"
@@ -63,6 +64,7 @@ RunOptions OptionsOf(const Store& store, DType k, DType v) {
 }
 
 TEST(Rotated, HasTheBitsOfTheCanonicalProgram) {
+  if (!ActiveTarget().has_fma) GTEST_SKIP() << "canonical bits need FMA";
   Random random(1);
   constexpr std::pair<DType, DType> kTypes[] = {{DType::kF32, DType::kF32},   {DType::kF16, DType::kBF16},
                                                 {DType::kBF16, DType::kF16},  {DType::kI8, DType::kI8},
@@ -98,6 +100,7 @@ TEST(Rotated, HasTheBitsOfTheCanonicalProgram) {
 }
 
 TEST(Rotated, ValuesInKeysAreTheirOwnBlocks) {
+  if (!ActiveTarget().has_fma) GTEST_SKIP() << "canonical bits need FMA";
   Random random(2);
   for (const DType type : {DType::kF32, DType::kBF16, DType::kI8}) {
     // 48 = 32 + 16: the first 32 features are turned for themselves.
@@ -114,6 +117,7 @@ TEST(Rotated, ValuesInKeysAreTheirOwnBlocks) {
 }
 
 TEST(Rotated, StatesAreTurnedBack) {
+  if (!ActiveTarget().has_fma) GTEST_SKIP() << "canonical bits need FMA";
   Random random(3);
   const Heads heads{.num_q_heads = 2, .num_kv_heads = 1, .qk_dim = 24, .v_dim = 40};
   const Sequence raw = RandomSequence(random, heads, {}, 3, 1500);
