@@ -83,30 +83,33 @@ struct ScaledGroups {
   static constexpr WeightTileInfo kInfo = WeightTileOf(kFormat);
   static constexpr int kFields = 15;  // in three words of five; the 16th is on top of them
 
-  // A field as a number; `power` is what makes up for its place.
-  static HWY_INLINE VF Field(DF d, const uint8_t* block, int64_t field, int64_t lane) {
+  // Where a field is in its word, and what makes up for that: times 2^-(6 * place).
+  struct Place {
+    int32_t mask;
+    float power;
+  };
+  static constexpr Place At(int place) { return {static_cast<int32_t>(63u << (6 * place)), PowerOf2(-6 * place)}; }
+  static constexpr Place kPlaces[5] = {At(0), At(1), At(2), At(3), At(4)};
+
+  // Field times the f16 numbers at `factors`.
+  static HWY_INLINE VF Field(DF d, const uint8_t* block, int64_t field, const uint8_t* factors, int64_t lane) {
     const DI di;
-    const int place = static_cast<int>(field / 3);
-    const VI word = LoadWords(di, block + kInfo.scales_at + field % 3 * 64, lane);
-    const VI code = hn::And(word, hn::Set(di, static_cast<int32_t>(63u << (6 * place))));
-    static constexpr float kPowers[5] = {1.0f, PowerOf2(-6), PowerOf2(-12), PowerOf2(-18), PowerOf2(-24)};
-    return hn::Mul(hn::ConvertTo(d, code), hn::Set(d, kPowers[place]));
+    const Place& place = kPlaces[static_cast<uint64_t>(field) / 3];
+    const VI word = LoadWords(di, block + kInfo.scales_at + static_cast<uint64_t>(field) % 3 * kWordBytes, lane);
+    const VF factor = hn::Mul(LoadF16s(d, factors, lane), hn::Set(d, place.power));
+    return hn::Mul(factor, hn::ConvertTo(d, hn::And(word, hn::Set(di, place.mask))));
   }
   static HWY_INLINE VF Scale(DF d, const uint8_t* block, int64_t group, int64_t lane) {
-    return hn::Mul(LoadF16s(d, block + kInfo.d_at, lane), Field(d, block, 2 * group, lane));
+    return Field(d, block, 2 * group, block + kInfo.d_at, lane);
   }
   static HWY_INLINE VF Min(DF d, const uint8_t* block, int64_t group, int64_t lane) {
-    VF min;
-    if (group < 7) {
-      min = Field(d, block, 2 * group + 1, lane);
-    } else {
-      const DI di;
-      const uint8_t* const words = block + kInfo.scales_at;
-      const VI low = TopBits<0>(LoadWords(di, words, lane));
-      const VI middle = TopBits<2>(LoadWords(di, words + 64, lane));
-      const VI high = TopBits<4>(LoadWords(di, words + 128, lane));
-      min = hn::ConvertTo(d, hn::Or(hn::Or(low, middle), high));
-    }
+    if (group < 7) return hn::Neg(Field(d, block, 2 * group + 1, block + kInfo.min_at, lane));
+    const DI di;
+    const uint8_t* const words = block + kInfo.scales_at;
+    const VI low = TopBits<0>(LoadWords(di, words, lane));
+    const VI middle = TopBits<2>(LoadWords(di, words + kWordBytes, lane));
+    const VI high = TopBits<4>(LoadWords(di, words + 2 * kWordBytes, lane));
+    const VF min = hn::ConvertTo(d, hn::Or(hn::Or(low, middle), high));
     return hn::Neg(hn::Mul(LoadF16s(d, block + kInfo.min_at, lane), min));
   }
 };
@@ -130,11 +133,22 @@ HWY_INLINE VF ReadConstant(DF d, const float* p) {
   return hn::Set(d, *p);
 }
 
-// One that becomes the next by a shift.
+// One that becomes the next by a shift: volatile, or all of them would be made before the loops.
 HWY_INLINE VI OneRegister(VI v) {
-  VF f = hn::BitCast(DF(), v);
-  KeepInRegister(f);
-  return hn::BitCast(DI(), f);
+#if HWY_ARCH_X86 && !HWY_COMPILER_MSVC
+  asm volatile("" : "+v"(v.raw));
+#elif HWY_ARCH_ARM_A64 && !HWY_TARGET_IS_SVE && !HWY_COMPILER_MSVC
+  asm volatile("" : "+w"(v.raw));
+#endif
+  return v;
+}
+
+// A number of turns that compilers do not know: of two turns they make two loops, with registers for both.
+HWY_INLINE int64_t Turns(int64_t n) {
+#if !HWY_COMPILER_MSVC
+  asm volatile("" : "+r"(n));
+#endif
+  return n;
 }
 
 // How codes with an offset become weights. kMultiply: (code - offset) * scale, which is the definition. kAdd: code *

@@ -144,33 +144,45 @@ HWY_INLINE bool MultiplyWeights(const WeightArgs& args, int64_t col) {
     const VF xv = hn::Set(d, x##r[k]); \
     HEADLANE_COLS_(HEADLANE_FMA_, r)   \
   }
-#define HEADLANE_STEP_(k)               \
-  if constexpr (kRows > kCols) {        \
-    HEADLANE_COLS_(HEADLANE_EXPAND_, 0) \
-    HEADLANE_ROW_(k, 0)                 \
-    HEADLANE_ROW_(k, 1)                 \
-    HEADLANE_ROW_(k, 2)                 \
-    HEADLANE_ROW_(k, 3)                 \
-    HEADLANE_ROW_(k, 4)                 \
-    HEADLANE_ROW_(k, 5)                 \
-    HEADLANE_ROW_(k, 6)                 \
-    HEADLANE_ROW_(k, 7)                 \
-  } else {                              \
-    HEADLANE_BROADCAST_(0, k)           \
-    HEADLANE_BROADCAST_(1, k)           \
-    HEADLANE_BROADCAST_(2, k)           \
-    HEADLANE_BROADCAST_(3, k)           \
-    HEADLANE_BROADCAST_(4, k)           \
-    HEADLANE_BROADCAST_(5, k)           \
-    HEADLANE_BROADCAST_(6, k)           \
-    HEADLANE_BROADCAST_(7, k)           \
-    HEADLANE_COLS_(HEADLANE_COL_, k)    \
+// One row: two columns side by side, for whose instructions there are pipes at the same time.
+#define HEADLANE_PAIR_(c0, c1)      \
+  if constexpr (c1 < kCols) {       \
+    HEADLANE_EXPAND_(0, c0)         \
+    HEADLANE_EXPAND_(0, c1)         \
+    MulAddTo(acc0##c0, xv0, w##c0); \
+    MulAddTo(acc0##c1, xv0, w##c1); \
+  }
+#define HEADLANE_STEP_(k)                       \
+  if constexpr (kRows == 1 && kCols % 2 == 0) { \
+    HEADLANE_BROADCAST_(0, k)                   \
+    HEADLANE_PAIR_(0, 1)                        \
+    HEADLANE_PAIR_(2, 3)                        \
+  } else if constexpr (kRows > kCols) {         \
+    HEADLANE_COLS_(HEADLANE_EXPAND_, 0)         \
+    HEADLANE_ROW_(k, 0)                         \
+    HEADLANE_ROW_(k, 1)                         \
+    HEADLANE_ROW_(k, 2)                         \
+    HEADLANE_ROW_(k, 3)                         \
+    HEADLANE_ROW_(k, 4)                         \
+    HEADLANE_ROW_(k, 5)                         \
+    HEADLANE_ROW_(k, 6)                         \
+    HEADLANE_ROW_(k, 7)                         \
+  } else {                                      \
+    HEADLANE_BROADCAST_(0, k)                   \
+    HEADLANE_BROADCAST_(1, k)                   \
+    HEADLANE_BROADCAST_(2, k)                   \
+    HEADLANE_BROADCAST_(3, k)                   \
+    HEADLANE_BROADCAST_(4, k)                   \
+    HEADLANE_BROADCAST_(5, k)                   \
+    HEADLANE_BROADCAST_(6, k)                   \
+    HEADLANE_BROADCAST_(7, k)                   \
+    HEADLANE_COLS_(HEADLANE_COL_, k)            \
   }
 #define HEADLANE_ADVANCE_(r) \
-  if constexpr (r < kRows) x##r += num_steps;
+  if constexpr (r < kRows) x##r += num_inputs;
 #define HEADLANE_NEXT_INPUTS_(n)                      \
   {                                                   \
-    constexpr int64_t num_steps = n;                  \
+    constexpr int64_t num_inputs = n;                 \
     HEADLANE_ROWS_(HEADLANE_ADVANCE_)                 \
     if constexpr (kRows == 0) panel += n * kTileKeys; \
   }
@@ -200,8 +212,9 @@ HWY_INLINE bool MultiplyWeights(const WeightArgs& args, int64_t col) {
       VI mask = OneRegister(hn::Set(di, static_cast<int32_t>((1u << kInfo.bits) - 1)));
       [[maybe_unused]] VI offset =
           kAddsToCodes<Format, kExpand> ? hn::Zero(di) : OneRegister(hn::Set(di, kInfo.offset));
+      const int64_t num_steps = kRows > 1 && kSteps > 1 ? Turns(kSteps) : kSteps;
 #pragma GCC unroll 1
-      for (int step = 0; step < kSteps; ++step) {
+      for (int64_t step = 0; step < num_steps; ++step) {
         // Of four bytes' loads the code would be longer, and no faster.
 #pragma GCC unroll 1
         for (int64_t byte = 0; byte < kBytes; ++byte) {
@@ -289,6 +302,7 @@ HWY_INLINE bool MultiplyWeights(const WeightArgs& args, int64_t col) {
 #undef HEADLANE_EXPAND_
 #undef HEADLANE_FMA_
 #undef HEADLANE_ROW_
+#undef HEADLANE_PAIR_
 #undef HEADLANE_STEP_
 #undef HEADLANE_ADVANCE_
 #undef HEADLANE_NEXT_INPUTS_
@@ -306,22 +320,26 @@ HWY_INLINE bool MultiplyWeights(const WeightArgs& args, int64_t col) {
 #undef HEADLANE_ROWS_
 #undef HEADLANE_COLS_
 
-// A row's columns [col, end), without haste.
+// A row's columns [col, end), and whatever else their tiles have, without haste.
 template <class Format>
 HWY_NOINLINE void WeightColumnsByDefinition(const WeightArgs& args, int64_t row, int64_t col, int64_t end) {
   constexpr int kCols = std::min(kColsPerTile, kMaxWeightCols);
   WeightArgs one = args;
   one.x += row * args.x_pitch;
   one.y += row * args.y_pitch;
-  for (; col < end; col += kCols) (void)MultiplyWeights<1, kCols, Format, Expand::kMultiply>(one, col);
+  for (col -= col % kCols; col < end; col += kCols)
+    (void)MultiplyWeights<1, kCols, Format, Expand::kMultiply>(one, col);
 }
 
 // Columns [col, end), a multiple of a tile's.
 template <int kRows, int kCols, class Format>
 HWY_INLINE void WeightColumnsFrom(const WeightArgs& args, int64_t col, int64_t end) {
   for (; col + kCols <= end; col += kCols) {
-    if (HWY_LIKELY((MultiplyWeights<kRows, kCols, Format, kQuickExpand>(args, col)))) continue;
-    if constexpr (kQuickExpand == Expand::kAdd && !Format::kInfo.has_min) {
+    // Four rows fill 16 registers, and codes of 8 bits have the longest turns: there addends go to the stack.
+    constexpr bool kIsFull = kRows == 4 && kNumRegisters == 16 && Format::kInfo.bits == 8;
+    constexpr Expand kExpand = kIsFull ? Expand::kMultiply : kQuickExpand;
+    if (HWY_LIKELY((MultiplyWeights<kRows, kCols, Format, kExpand>(args, col)))) continue;
+    if constexpr (kExpand == Expand::kAdd && !Format::kInfo.has_min) {
       for (int64_t row = 0; row < kRows; ++row) WeightColumnsByDefinition<Format>(args, row, col, col + kCols);
     }
   }

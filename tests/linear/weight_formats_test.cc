@@ -2,8 +2,12 @@
 // the layer on these weights as f32, for any rows, threads and target.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -116,6 +120,52 @@ TEST(WeightFormats, LayersHaveTheBitsOfTheirWeightsAsF32) {
         const int64_t in = block == 1 ? 301 : block == 32 ? 96 : 512;
         const StoredWeights w = testing::RandomWeights(format, out, in, static_cast<uint64_t>(out));
         CheckRows(w, testing::Dequantised(w), {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}, {1, 3}, target.name);
+      }
+    }
+  }
+}
+
+// Zeros and infinities are where weights made in one FMA could differ from products: sums that are -0, which only
+// inputs of next to nothing give, sums of weights of 0 of either sign, and scales that are infinite or no number.
+TEST(WeightFormats, SumsOfNothingAndInfiniteScales) {
+  constexpr int64_t kOut = 80;
+  const float inf = std::numeric_limits<float>::infinity(), least = std::numeric_limits<float>::denorm_min();
+  const float inputs[][3] = {{0.0f, 0.0f, 0.0f},   {least, least, least}, {-least, 0.0f, 0.0f}, {-least, 0.0f, -0.0f},
+                             {0.0f, -least, 0.0f}, {1.0f, -1.0f, 0.5f},   {inf, 0.0f, 0.0f}};
+  for (const TargetInfo& target : testing::UsableTargets()) {
+    const testing::ScopedTarget scope(target.name);
+    for (const WeightFormat format : testing::kAllFormats) {
+      const int64_t in = std::max<int64_t>(2 * BlockLen(format), 3);
+      StoredWeights w = testing::RandomWeights(format, kOut, in, 11);
+      for (const int at : testing::ScalesOf(format)) {
+        constexpr uint16_t kScales[] = {0x7C00, 0xFC00, 0x7E00, 0x0000, 0x8000, 0x0001, 0x8001};
+        // Features 0 to 15 have these; those of the second tile and the following are as they are.
+        for (int64_t i = 0; i < 16; ++i) {
+          std::memcpy(w.bytes.data() + i * w.row_bytes + at, &kScales[static_cast<size_t>(i) % std::size(kScales)], 2);
+        }
+      }
+      const Linear layer = LayerOf(w, SerialExecutor());
+      // What weights are is a matter of the other tests.
+      std::vector<float> weights(static_cast<size_t>(kOut * in));
+      for (int64_t i = 0; i < kOut; ++i) ASSERT_TRUE(layer.ReadWeights(i, weights.data() + i * in).ok());
+      const Linear reference = DenseLayerOf(weights, kOut, in, SerialExecutor());
+      for (const int64_t rows : {1, 2, 4, 7}) {
+        for (int64_t first = 0; first < static_cast<int64_t>(std::size(inputs)); ++first) {
+          std::vector<float> x(static_cast<size_t>(rows * in));
+          for (int64_t i = 0; i < rows * in; ++i) {
+            const float* const row = inputs[static_cast<size_t>(first + i / in) % std::size(inputs)];
+            x[static_cast<size_t>(i)] = row[i % in % 3];
+          }
+          std::vector<float> y(static_cast<size_t>(rows * kOut)), expected(y.size());
+          ASSERT_TRUE(layer.Run(x.data(), in, rows, y.data(), kOut, SerialExecutor()).ok());
+          ASSERT_TRUE(reference.Run(x.data(), in, rows, expected.data(), kOut, SerialExecutor()).ok());
+          for (size_t i = 0; i < y.size(); ++i) {
+            if (std::isnan(y[i]) && std::isnan(expected[i])) continue;
+            ASSERT_TRUE(SameBits(y[i], expected[i]))
+                << target.name << " " << WeightFormatName(format) << " rows " << rows << " inputs " << first << " sum "
+                << i << ": " << y[i] << " instead of " << expected[i];
+          }
+        }
       }
     }
   }
