@@ -53,13 +53,22 @@ constexpr Prefetch PrefetchOf(Access access) {
                                        : Prefetch::kNone;
 }
 
-template <class TileType>
+// The hardware's prefetchers follow streams of a page of memory or more. Where tiles of keys are less, a block's values
+// are brought to L2 while its keys are read: on Zen 3, both threads, one row of 64 features in 16 bits takes 0.8 of the
+// time then, 3 rows in f32 0.9; one row of f32, left to the hardware, is 4 % faster without.
+HWY_INLINE HWY_MAYBE_UNUSED bool StreamsAreShort(int64_t rows, int64_t tile_bytes) {
+  constexpr int64_t kPage = 4096;
+  return tile_bytes < kPage || (tile_bytes == kPage && rows > 1);
+}
+
+template <class TileType, bool kStreams>
 struct QkIO {
   using Tile = TileType;
   using T = typename Tile::T;
   static constexpr int64_t kLength = 0;
   static constexpr bool kEvenLength = false;
   static constexpr int64_t kLineBytes = Tile::kLine * static_cast<int64_t>(sizeof(T));
+  static constexpr int kPrefetchTo = kStreams ? 2 : 3;
   const QkArgs& args;
   int64_t row0, col, lanes;
 
@@ -72,9 +81,13 @@ struct QkIO {
            Tile::Column(static_cast<int64_t>(column % vectors * (kTileKeys / vectors)));
   }
   HWY_INLINE static constexpr int64_t LineStep() { return Tile::kLine; }
-  // The tiles that are used next. One tile at a time is order enough.
+  // The tiles that are used next: one tile at a time is order enough. Streams bring the values instead.
   template <int kCols>
   HWY_INLINE const char* InOrder(int64_t) const {
+    if constexpr (kStreams) {
+      const void* const first = args.next != nullptr ? args.next : args.k_tiles[0];
+      return static_cast<const char*>(first) + col / VectorsPerTile() * (args.qk_dim / Tile::kSteps * kLineBytes);
+    }
     if constexpr (kTilesOf<kCols> == 1) return reinterpret_cast<const char*>(AheadInTiles(B(0, 0)));
     const int64_t next = col / VectorsPerTile() + kTilesOf<kCols>;
     if (next < args.num_tiles) return static_cast<const char*>(args.k_tiles[next]);
@@ -95,13 +108,14 @@ struct QkIO {
 
 template <class Tile, Access kAccess>
 struct MakeQkIO {
-  static constexpr Prefetch kPrefetch = PrefetchOf(kAccess);
+  static constexpr bool kStreams = kAccess == Access::kStreams;
+  static constexpr Prefetch kPrefetch = kStreams ? Prefetch::kInOrder : PrefetchOf(kAccess);
   static constexpr int kMinGroup = MinGroup<Tile>(kAccess);
   static constexpr int kMaxGroup = MaxGroup<Tile>(kAccess);
   static constexpr bool kOneTile = kAccess == Access::kTilewise;
   const QkArgs& args;
   int64_t lanes;
-  HWY_INLINE QkIO<Tile> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
+  HWY_INLINE QkIO<Tile, kStreams> IO(int64_t row0, int64_t col) const { return {args, row0, col, lanes}; }
   HWY_INLINE MakeQkIO ForOtherGroups() const { return *this; }
 };
 
@@ -114,8 +128,13 @@ HWY_INLINE void QkBlock(const QkArgs& args) {
 
 template <class Tile>
 void Qk(const QkArgs& args) noexcept {
-  // As many tiles at once as the registers hold, which is what streams are.
-  if (!args.stream || args.rows <= kMaxStreamedRows<Tile>) return QkBlock<Tile, Access::kCached>(args);
+  if (!args.stream) return QkBlock<Tile, Access::kCached>(args);
+  if (args.rows <= kMaxStreamedRows<Tile>) {
+    // As many tiles at once as the registers hold, which is what streams are, one way or the other.
+    const int64_t tile_bytes = args.qk_dim * kTileKeys * static_cast<int64_t>(sizeof(typename Tile::T));
+    return StreamsAreShort(args.rows, tile_bytes) ? QkBlock<Tile, Access::kStreams>(args)
+                                                  : QkBlock<Tile, Access::kCached>(args);
+  }
   if (args.rows > kMaxTilewiseRows) return QkBlock<Tile, Access::kAhead>(args);
   QkBlock<Tile, Access::kTilewise>(args);
 }

@@ -418,9 +418,9 @@ struct GroupColumns {
   const Make make;
   template <int kRows>
   HWY_NOINLINE void operator()(std::integral_constant<int, kRows>) const {
-    constexpr int kCols = Make::kPrefetch == Prefetch::kInOrder ? FewRowsCols(kRows)
-                          : Make::kOneTile                      ? std::min(kColsPerTile, MaxCols(kRows))
-                                                                : MaxCols(kRows);
+    constexpr int kCols = !Make::kOneTile                         ? MaxCols(kRows)
+                          : Make::kPrefetch == Prefetch::kInOrder ? FewRowsCols(kRows)
+                                                                  : std::min(kColsPerTile, MaxCols(kRows));
     ColumnsFrom<kRows, kCols>(row0, col, end, num_segments, k_len, make);
   }
 };
@@ -435,7 +435,7 @@ HWY_INLINE void BlockedMultiply(int64_t rows, int64_t num_cols, int64_t num_segm
   // column.
   const int64_t cols = MaxCols(static_cast<int>(groups.base));
   int64_t step = groups.num == 1 ? num_cols : Make::kOneTile ? VectorsPerTile() : cols == 3 ? 6 : cols;
-  if (groups.num > 1 && Make::kPrefetch == Prefetch::kInOrder) {
+  if (groups.num > 1 && Make::kOneTile && Make::kPrefetch == Prefetch::kInOrder) {
     step = std::max<int64_t>(step, FewRowsCols(static_cast<int>(groups.base)));
   }
   for (int64_t col = 0; col < num_cols; col += step) {
