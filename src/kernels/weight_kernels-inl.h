@@ -1,7 +1,7 @@
 // Linear layers over block-quantised tiles: for few rows straight from the codes, and their expansion to f32 panels,
 // which many rows use.
 //
-// Separate from micro_kernel-inl.h, whose operands are numbers: here expanding a vector takes three instructions or four beside
+// Separate from micro_kernel-inl.h, whose operands are numbers: here expanding a vector takes three instructions beside
 // the FMA of a row, and registers for scales and minima. What is computed is the same, one chain of FMAs per lane over
 // the inputs in ascending order, on the weights as they are defined.
 //
