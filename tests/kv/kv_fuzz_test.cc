@@ -1,7 +1,8 @@
 // Random histories of several sequences of any types, forks, drafts, removals, windows, saving and restoring, against a
-// naive model: each sequence is a vector of the names of its tokens. After every operation attention over a sequence
-// must have the bits of attention over plain tensors that hold these tokens, as the reference's codec makes them of the
-// quantised types, and a refused operation must have changed nothing.
+// naive model: each sequence is a vector of the names of its tokens, whose stored rows the reference's programs make,
+// with whatever rotates them. After every operation some of a sequence's rows, read back, must be these, and attention
+// over it must have the bits of the scalar canonical program over them, or, where that takes too long, of attention
+// over plain tensors; a refused operation must have changed nothing.
 //
 // HEADLANE_FUZZ_SECONDS: run new histories for so long (default: a fixed number of them), 60 in CI;
 // HEADLANE_FUZZ_FIRST_SEED: begin with this one, to see a failure again.
@@ -11,11 +12,17 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/hadamard_blocks.h"
 #include "headlane/kv_cache.h"
+#include "headlane/target.h"
 #include "kv/attend.h"
+#include "kv/fuzz_rows.h"
 #include "kv/kv_cache_impl.h"
 #include "kv/kv_test_util.h"
 #include "kv/save_util.h"
@@ -35,12 +42,16 @@ struct Model {
 struct Counts {
   int64_t done[16] = {};
   int64_t refused[16] = {};
+  int64_t canonical = 0;  // comparisons with the canonical program
+  int64_t rotated = 0;    // those of them over rotated caches
+  int64_t turned = 0;     // tokens whose keys were turned by a removal
 };
 
 class History {
  public:
   History(uint64_t seed, Counts* counts) : random_(seed), counts_(counts), cache_(MakeCache(MakeSpec())) {
     spec_ = cache_.spec();
+    tokens_.Begin(spec_, shifts_);
     cache_.impl().PoisonUnusedForTesting();
   }
 
@@ -54,15 +65,36 @@ class History {
   }
 
  private:
-  enum Operation { kCreate, kDrop, kAppend, kFork, kTruncate, kRemove, kDraft, kAbandon, kPrefix, kSave, kRestore };
+  enum Operation {
+    kCreate,
+    kDrop,
+    kAppend,
+    kFork,
+    kTruncate,
+    kRemove,
+    kDraft,
+    kAbandon,
+    kPrefix,
+    kSave,
+    kRestore,
+    kMove,
+    kTurn,
+    kRead
+  };
 
   KVCacheSpec MakeSpec() {
     KVCacheSpec spec;
     const std::vector<DType> dtypes(std::begin(kEveryDType), std::end(kEveryDType));
     spec.num_layers = random_.Int(1, 3);
     spec.num_kv_heads = random_.Int(1, 2);
-    spec.qk_dim = random_.Pick<int64_t>({3, 8, 16, 33});
-    spec.v_dim = random_.Pick<int64_t>({2, 16, 35});
+    spec.qk_dim = random_.Pick<int64_t>({1, 3, 8, 16, 33, 40});
+    spec.v_dim = random_.Pick<int64_t>({1, 2, 16, 35});
+    spec.rotate = random_.OneIn(3);
+    spec.values_in_keys = random_.OneIn(4);
+    if (spec.values_in_keys) {
+      spec.v_dim = random_.Int(1, spec.qk_dim);
+      while (spec.rotate && !IsHadamardBoundary(spec.qk_dim, spec.v_dim)) ++spec.v_dim;
+    }
     spec.k_dtype = random_.Pick(dtypes);
     spec.v_dtype = random_.Pick(dtypes);
     spec.page_tokens = random_.Pick<int64_t>({16, 16, 32, 48, 128});
@@ -75,9 +107,17 @@ class History {
       if (random_.OneIn(2)) {
         group.window = random_.Pick<int64_t>({1, 7, 30, 90});
         group.num_always_visible = random_.Pick<int64_t>({0, 1, 4, 20});
-        group.max_in_flight = random_.Pick<int64_t>({1, 5, 40});
+        group.max_in_flight = random_.Pick<int64_t>({0, 1, 5, 40});
       }
       spec.groups.push_back(group);
+      // Features that are values cannot turn on their way down.
+      RopeShift shift;
+      const int64_t first = spec.values_in_keys ? spec.v_dim : 0;
+      const int64_t pairs = random_.Int(0, (spec.qk_dim - first) / 2);
+      shift.rope.rotary_dim = 2 * pairs;
+      shift.rope.style = random_.Pick<RopeStyle>({RopeStyle::kAdjacent, RopeStyle::kHalfSplit});
+      shift.first_feature = random_.Int(first, spec.qk_dim - 2 * pairs);
+      shifts_.push_back(shift);
     }
     for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
       spec.group_of_layer.push_back(static_cast<int32_t>(layer % num_groups));
@@ -115,9 +155,10 @@ class History {
 
   void Count(Operation operation, bool done) { ++(done ? counts_->done : counts_->refused)[operation]; }
 
-  std::vector<int64_t> NewNames(int64_t n) {
-    next_name_ += n;
-    return Names(next_name_ - n, n);
+  // Tokens that stand from `position` on, given in any way.
+  std::vector<int64_t> NewNames(int64_t n, int64_t position) {
+    const std::vector<DType> dtypes = {DType::kF32, DType::kF16, DType::kBF16};
+    return tokens_.Add(n, position, {random_.Pick(dtypes), random_.Pick(dtypes), random_.OneIn(2)});
   }
   std::vector<int64_t> Fresh() const { return std::vector<int64_t>(spec_.groups.size(), 0); }
 
@@ -180,17 +221,12 @@ class History {
   }
 
   Status WriteAll(SequenceId id, const std::vector<int64_t>& names) {
-    for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
-      const TokenRows rows(spec_, layer, names);
-      const Status written = cache_.Write(id, layer, rows.k_view(), rows.v_view());
-      if (!written.ok()) return written;
-    }
-    return OkStatus();
+    return tokens_.Write(cache_, id, names, random_);
   }
 
   void Append(Model& model) {
     const int64_t n = random_.OneIn(2) ? random_.Int(0, 3) : random_.Int(0, 70);
-    const std::vector<int64_t> names = NewNames(n);
+    const std::vector<int64_t> names = NewNames(n, model.length());
     ASSERT_TRUE(Succeeds(cache_.Abandon(model.id)));
     const int64_t used = cache_.usage().used_pages;
     const Status reserved = cache_.Reserve(model.id, n);
@@ -253,9 +289,11 @@ class History {
       allowed &= begin >= model.first_kept[g] && length - group.window + 1 >= model.first_kept[g];
     }
     const int64_t used = cache_.usage().used_pages;
+    const bool turns = random_.OneIn(2);
     ASSERT_TRUE(Succeeds(cache_.Abandon(model.id)));
-    const Status status = cache_.Remove(model.id, begin, end, {});
-    Count(kRemove, status.ok());
+    const Status status =
+        cache_.Remove(model.id, begin, end, turns ? std::span<const RopeShift>(shifts_) : std::span<const RopeShift>());
+    Count(turns ? kTurn : kRemove, status.ok());
     if (!allowed) {
       EXPECT_TRUE(Fails(status, StatusCode::kFailedPrecondition));
     } else if (!status.ok()) {
@@ -264,12 +302,18 @@ class History {
     } else {
       model.names.erase(model.names.begin() + begin, model.names.begin() + end);
       for (int64_t& first : model.first_kept) first = std::min(first, length);
+      if (!turns || end == begin) return;
+      for (int64_t i = begin; i < length; ++i) {
+        int64_t& name = model.names[static_cast<size_t>(i)];
+        name = tokens_.AddTurned(name, end - begin);
+        ++counts_->turned;
+      }
     }
   }
 
   void Draft(Model& model) {
     const int64_t n = random_.Int(0, 24);
-    const std::vector<int64_t> names = NewNames(n);
+    const std::vector<int64_t> names = NewNames(n, model.length());
     ASSERT_TRUE(Succeeds(cache_.Abandon(model.id)));
     const int64_t used = cache_.usage().used_pages;
     const Status reserved = cache_.Reserve(model.id, n);
@@ -321,7 +365,7 @@ class History {
     if (any_window) {
       // The next token sees what is kept, if there is room for it.
       if (cache_.Reserve(child.id, 1).ok()) {
-        child.names.push_back(next_name_++);
+        child.names.push_back(NewNames(1, child.length())[0]);
         EXPECT_TRUE(Succeeds(WriteAll(child.id, {child.names.back()})));
         EXPECT_TRUE(Same(child.id, child.names, 1));
       }
@@ -344,8 +388,26 @@ class History {
     Count(kSave, true);
   }
 
+  // Into a fresh cache of the same kind, where life goes on.
+  void Move() {
+    if (saved_.empty()) return;
+    KVCache other = MakeCache(spec_);
+    other.impl().PoisonUnusedForTesting();
+    const Result<std::vector<RestoredSequence>> restored = internal::Restore(other, saved_);
+    Count(kMove, restored.ok());
+    ASSERT_TRUE(Succeeds(restored.status()));
+    ASSERT_EQ(restored->size(), saved_models_.size());
+    cache_ = std::move(other);
+    sequences_ = saved_models_;
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      EXPECT_EQ((*restored)[i].saved, saved_models_[i].id);
+      sequences_[i].id = (*restored)[i].id;
+    }
+  }
+
   // Into the cache that they came from, whatever became of them there.
   void Restore() {
+    if (random_.OneIn(4)) return Move();
     if (saved_.empty()) return;
     const bool damaged = random_.OneIn(4);
     Bytes bytes = saved_;
@@ -372,7 +434,7 @@ class History {
   }
 
   // q_len rows at the end of the sequence, in every layer.
-  ::testing::AssertionResult Same(SequenceId id, const std::vector<int64_t>& names, int64_t q_len) const {
+  ::testing::AssertionResult Same(SequenceId id, const std::vector<int64_t>& names, int64_t q_len) {
     const int64_t kv_len = static_cast<int64_t>(names.size());
     if (q_len == 0 || q_len > kv_len) return ::testing::AssertionSuccess();
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
@@ -380,14 +442,47 @@ class History {
       Mask mask;
       mask.window = spec_.groups[static_cast<size_t>(group)].window;
       mask.num_always_visible = spec_.groups[static_cast<size_t>(group)].num_always_visible;
-      const Attended expected = AttendNames(spec_, names, layer, q_len, mask);
       const Attended got = AttendCache(cache_, id, layer, q_len, kv_len, mask, group);
       if (!got.status.ok()) return Succeeds(got.status);
-      if (std::memcmp(expected.out.data(), got.out.data(), got.out.size() * sizeof(float)) != 0) {
-        return ::testing::AssertionFailure() << q_len << " rows over " << kv_len << " keys, layer " << layer;
+      // The canonical program takes long: of many numbers not each time, and never of very many.
+      const int64_t size = q_len * kv_len * spec_.num_kv_heads * (spec_.qk_dim + spec_.v_dim);
+      const bool canonical = ActiveTarget().has_fma && (size < 4000 || (size < 100000 && random_.OneIn(8)));
+      if (!canonical && spec_.rotate) continue;
+      const TokenStore::Rows rows = tokens_.Stored(names, layer);
+      const std::vector<float> expected =
+          canonical ? AttendCanonically(spec_, rows, q_len, mask) : AttendRows(spec_, rows, q_len, mask).out;
+      if (canonical) ++(spec_.rotate ? counts_->rotated : counts_->canonical);
+      if (std::memcmp(expected.data(), got.out.data(), got.out.size() * sizeof(float)) != 0) {
+        return ::testing::AssertionFailure()
+               << q_len << " rows over " << kv_len << " keys, layer " << layer << (canonical ? ", canonical" : "");
       }
     }
     return ::testing::AssertionSuccess();
+  }
+
+  // Some tokens of one layer, read back. What its window has passed is refused.
+  void Read(const Model& model) {
+    const int64_t layer = random_.Int(0, spec_.num_layers - 1);
+    const size_t g = static_cast<size_t>(spec_.group_of_layer[static_cast<size_t>(layer)]);
+    const int64_t begin = random_.Int(0, model.length());
+    const int64_t end = random_.Int(begin, std::min(model.length(), begin + 20));
+    const int64_t n = end - begin;
+    std::vector<float> k(static_cast<size_t>(n * spec_.num_kv_heads * spec_.qk_dim), -1.0f);
+    std::vector<float> v(static_cast<size_t>(n * spec_.num_kv_heads * spec_.v_dim), -1.0f);
+    const Status status =
+        cache_.Read(model.id, layer, begin, TokensHeadsDim(k.data(), n, spec_.num_kv_heads, spec_.qk_dim),
+                    TokensHeadsDim(v.data(), n, spec_.num_kv_heads, spec_.v_dim));
+    Count(kRead, status.ok());
+    const bool passed = std::max(begin, spec_.groups[g].num_always_visible) < std::min(end, model.first_kept[g]);
+    if (passed) {
+      EXPECT_TRUE(Fails(status, StatusCode::kFailedPrecondition));
+      return;
+    }
+    ASSERT_TRUE(Succeeds(status)) << "[" << begin << ", " << end << ") of layer " << layer;
+    const TokenStore::Rows rows = tokens_.Stored({model.names.begin() + begin, model.names.begin() + end}, layer);
+    EXPECT_EQ(std::memcmp(rows.k.data(), k.data(), k.size() * sizeof(float)), 0) << "keys from " << begin;
+    if (spec_.values_in_keys) return;
+    EXPECT_EQ(std::memcmp(rows.v.data(), v.data(), v.size() * sizeof(float)), 0) << "values from " << begin;
   }
 
   void Check() {
@@ -418,16 +513,18 @@ class History {
     rows = std::min(rows, model.length());
     while (rows > 0 && !SeesOnlyKept(model, model.length() - rows)) --rows;
     EXPECT_TRUE(Same(model.id, model.names, rows));
+    Read(random_.Pick(sequences_));
   }
 
   Random random_;
   Counts* counts_;
+  std::vector<RopeShift> shifts_;  // of each layer group
+  TokenStore tokens_;
   KVCache cache_;
   KVCacheSpec spec_;
   std::vector<Model> sequences_;
   std::vector<Model> saved_models_;
   Bytes saved_;
-  int64_t next_name_ = 1;
 };
 
 TEST(KVFuzz, HistoriesAgreeWithPlainVectors) {
@@ -444,10 +541,15 @@ TEST(KVFuzz, HistoriesAgreeWithPlainVectors) {
   }
   if (HasFailure()) return;
   // Everything happened, and was refused where it can be.
-  const char* const names[] = {"create", "drop",    "append", "fork", "truncate", "remove",
-                               "draft",  "abandon", "prefix", "save", "restore"};
+  const char* const names[] = {"create",  "drop",   "append", "fork",    "truncate", "remove", "draft",
+                               "abandon", "prefix", "save",   "restore", "move",     "turn",   "read"};
+  EXPECT_GT(counts.turned, 1000);
+  if (ActiveTarget().has_fma) {
+    EXPECT_GT(counts.canonical, 300);
+    EXPECT_GT(counts.rotated, 300);
+  }
   for (size_t i = 0; i < std::size(names); ++i) EXPECT_GT(counts.done[i], 10) << names[i];
-  for (const size_t i : {0, 2, 3, 4, 5, 10}) EXPECT_GT(counts.refused[i], 10) << names[i];
+  for (const size_t i : {0, 2, 3, 4, 5, 10, 12, 13}) EXPECT_GT(counts.refused[i], 10) << names[i];
 }
 
 }  // namespace
