@@ -17,7 +17,8 @@
 namespace headlane::testing {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+// Of keys and values; queries are f32 where those are quantised, which only caches are.
+constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3, DType::kI4};
 
 struct EdgeHeads {
   const char* name;
@@ -48,6 +49,11 @@ std::vector<EdgeRun> EdgeRuns() {
 
 Sequence SequenceOf(Random& random, const EdgeRun& run, const Sight& sight, int64_t q_len, int64_t kv_len) {
   Sequence s = RandomSequence(random, run.heads.heads, sight, q_len, kv_len);
+  if (IsQuantized(run.dtype)) {
+    RoundRows(*s.k, run.dtype, run.heads.heads.qk_dim);
+    RoundRows(*s.v, run.dtype, run.heads.heads.v_dim);
+    return s;
+  }
   for (auto* data : {s.q.get(), s.k.get(), s.v.get()}) RoundAll(*data, run.dtype);
   s.problem.out_type = OutTypeOf(run.dtype);
   return s;
@@ -55,11 +61,13 @@ Sequence SequenceOf(Random& random, const EdgeRun& run, const Sight& sight, int6
 
 RunOptions OptionsOf(const EdgeRun& run) {
   RunOptions options;
-  options.q_dtype = options.k_dtype = options.v_dtype = options.bias_dtype = run.dtype;
+  options.k_dtype = options.v_dtype = run.dtype;
+  if (!IsQuantized(run.dtype)) options.q_dtype = options.bias_dtype = run.dtype;
   return options;
 }
 
 void Check(const OnTarget& on, const std::vector<Sequence>& sequences, const RunOptions& options) {
+  if (IsQuantized(options.k_dtype) && !options.cache) return;
   const std::vector<Output> outputs = RunLibrary(sequences, options);
   for (size_t i = 0; i < sequences.size(); ++i) {
     SCOPED_TRACE(Describe(sequences[i].problem) + ", " + Describe(options));
@@ -117,7 +125,7 @@ TEST_P(EdgeTargetTest, ModifiersAndMasks) {
   Sequence s = SequenceOf(random, run, sight, q_len, kv_len);
   const size_t heads = static_cast<size_t>(run.heads.heads.num_q_heads);
   auto bias = std::make_shared<std::vector<float>>(random.Floats(static_cast<size_t>(q_len * kv_len), 3.0f));
-  RoundAll(*bias, run.dtype);
+  if (!IsQuantized(run.dtype)) RoundAll(*bias, run.dtype);
   s.SetBias(bias, 0, kv_len);
   s.SetMask(std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(q_len * kv_len), uint8_t{1}), 0, kv_len);
   for (uint8_t& visible : *s.mask) visible = random.OneIn(5) ? 0 : 1;
