@@ -2,14 +2,18 @@
 // sequence's touched, and refusals that change nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "headlane/attention.h"
 #include "headlane/kv_cache.h"
+#include "headlane/target.h"
 #include "kv/attend.h"
+#include "kv/fuzz_rows.h"
 #include "kv/kv_cache_impl.h"
 #include "kv/kv_test_util.h"
 
@@ -295,6 +299,75 @@ TEST_P(KVDraftOf, DraftsOfForksDoNotMeet) {
   const int64_t at_b = 100 * (b.value + 1);
   EXPECT_TRUE(Attends(cache, a, Joined(Names(0, 20), {at_a + 1, at_a + 4})));
   EXPECT_TRUE(Attends(cache, b, Joined(Names(0, 20), {at_b, at_b + 3, at_b + 7})));
+}
+
+// A draft as speculative decoding makes it: a tree of tokens is reserved, written and attended to under its mask; one
+// of its paths is committed, and what follows has the bits of a sequence that never had another.
+TEST_P(KVDraftOf, PathsOfTreesThatWereAttendedTo) {
+  Random random(11);
+  for (const int64_t length : {0, 13, 60, 125}) {
+    for (const int64_t num_drafted : {1, 6, 40, 70}) {
+      SCOPED_TRACE(std::to_string(length) + " and " + std::to_string(num_drafted) + " drafted");
+      KVCache cache = MakeCache(Spec(GetParam(), 16, 30));
+      cache.impl().PoisonUnusedForTesting();
+      const SequenceId id = NewSequence(cache);
+      std::vector<int64_t> names = Names(0, length);
+      ASSERT_TRUE(Succeeds(AppendTokens(cache, id, names)));
+      for (int64_t round = 0; round < 3; ++round) {
+        // Each token's parent is one before it, or none.
+        const size_t n = static_cast<size_t>(num_drafted);
+        const int64_t words = (num_drafted + 63) / 64;
+        std::vector<int64_t> parents;
+        std::vector<uint8_t> sees(n * n, 0);
+        std::vector<uint64_t> bits(n * static_cast<size_t>(words), 0);
+        for (int64_t i = 0; i < num_drafted; ++i) {
+          parents.push_back(random.Int(std::max<int64_t>(-1, i - 4), i - 1));
+          for (int64_t at = i; at >= 0; at = parents[static_cast<size_t>(at)]) {
+            sees[static_cast<size_t>(i * num_drafted + at)] = 1;
+            bits[static_cast<size_t>(i * words + at / 64)] |= uint64_t{1} << (at % 64);
+          }
+        }
+        const std::vector<int64_t> drafted = Names(1000 * (round + 1), num_drafted);
+        ASSERT_TRUE(Succeeds(cache.Reserve(id, num_drafted)));
+        for (int64_t layer = 0; layer < 2; ++layer) {
+          const TokenRows rows(cache.spec(), layer, drafted);
+          ASSERT_TRUE(Succeeds(cache.Write(id, layer, rows.k_view(), rows.v_view())));
+        }
+        const std::vector<int64_t> all = Joined(names, drafted);
+        SequenceSpec sequence;
+        sequence.q_len = num_drafted;
+        sequence.kv_len = static_cast<int64_t>(all.size());
+        sequence.cache_id = id;
+        sequence.tree = {bits.data(), words};
+        for (int64_t layer = 0; layer < 2; ++layer) {
+          AttentionArgs args;
+          args.cache = &cache;
+          args.layer = layer;
+          const Attended got = internal::Run(SpecFor(cache.spec(), {}), sequence, args);
+          ASSERT_TRUE(Succeeds(got.status));
+          const TokenRows rows(cache.spec(), layer, all, true);
+          SequenceSpec plain = sequence;
+          plain.cache_id = {};
+          AttentionArgs tensors;
+          tensors.k = rows.k_view();
+          tensors.v = rows.v_view();
+          EXPECT_EQ(got.out, internal::Run(SpecFor(cache.spec(), {}), plain, tensors).out) << "layer " << layer;
+          if (!ActiveTarget().has_fma || num_drafted > 6) continue;
+          EXPECT_EQ(got.out, AttendCanonically(cache.spec(), {rows.k, rows.v}, num_drafted, {}, sees.data()))
+              << "layer " << layer;
+        }
+        // From one of the tokens up to the root.
+        std::vector<int64_t> path;
+        for (int64_t at = random.Int(0, num_drafted - 1); at >= 0; at = parents[static_cast<size_t>(at)]) {
+          path.insert(path.begin(), at);
+        }
+        ASSERT_TRUE(Succeeds(cache.CommitPath(id, path.data(), static_cast<int64_t>(path.size()))));
+        cache.impl().PoisonUnusedForTesting();
+        for (const int64_t i : path) names.push_back(drafted[static_cast<size_t>(i)]);
+        EXPECT_TRUE(Attends(cache, id, names));
+      }
+    }
+  }
 }
 
 }  // namespace
