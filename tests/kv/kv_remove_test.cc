@@ -1,14 +1,18 @@
 // Removal from the middle: what is left moves down with its bytes, keys turn with their positions, nobody else notices.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headlane/kv_cache.h"
 #include "headlane/ops.h"
 #include "kv/attend.h"
+#include "kv/fuzz_rows.h"
 #include "kv/kv_cache_impl.h"
 #include "kv/kv_test_util.h"
 
@@ -96,38 +100,68 @@ Stored ReadAll(const KVCache& cache, SequenceId id, int64_t layer) {
   return stored;
 }
 
-// Half a unit in the last place, as a part of the number, or of the row's or group's largest where they share a scale.
-float StepOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return 1e-6f;
-    case DType::kF16:
-      return 0x1p-11f;
-    case DType::kBF16:
-    case DType::kI8:
-      return 0x1p-8f;
-    case DType::kF8E4M3:
-      return 0x1p-4f;
-    case DType::kI4:
-      return 0x1p-3f;
+// What the stored keys of tokens [begin, n) become, head by head, when they are turned back by one position so many
+// times: exactly, by the reference's programs.
+std::vector<float> TurnedOften(const KVCacheSpec& spec, const RopeShift& shift, std::vector<float> keys, int64_t begin,
+                               int64_t by, int64_t times) {
+  for (size_t at = static_cast<size_t>(begin * spec.num_kv_heads * spec.qk_dim); at < keys.size();
+       at += static_cast<size_t>(spec.qk_dim)) {
+    const auto key = keys.begin() + static_cast<std::ptrdiff_t>(at);
+    std::vector<float> row(key, key + spec.qk_dim);
+    for (int64_t i = 0; i < times; ++i) row = TurnedKey(spec.k_dtype, spec.rotate, 0, shift, by, row);
+    std::copy(row.begin(), row.end(), key);
   }
-  return 0;
+  return keys;
 }
 
-// F37: 12 tokens, 2 .. 5 dropped, the rest moved by -4; then 20 removals of one; against the same raw keys rotated at
-// their new positions. Whole and partial rotation, both pairings, at an offset.
+RopeShift Yarn(RopeStyle style, int64_t dim, int64_t offset) {
+  RopeShift shift;
+  shift.rope.rotary_dim = dim;
+  shift.rope.style = style;
+  shift.rope.scaling = RopeScaling::kYarn;  // with an attention factor, which must not be applied twice
+  shift.rope.factor = 4;
+  shift.rope.original_context = 64;
+  shift.first_feature = offset;
+  return shift;
+}
+
+// The raw keys of tokens [0, n) without [2, 2 + gone), rotated where they stand then.
+std::vector<float> Rotated(const KVCacheSpec& spec, const RopeShift& shift, int64_t n, int64_t gone) {
+  TokenRows raw(spec, 1, Without(Names(0, n), 2, 2 + gone));
+  std::vector<float> cos(static_cast<size_t>(raw.n * shift.rope.rotary_dim / 2)), sin(cos.size());
+  EXPECT_TRUE(Succeeds(RopeAnglesFrom(shift.rope, 0, raw.n, cos.data(), sin.data())));
+  TensorView k = TokensHeadsDim(raw.k.data(), raw.n, spec.num_kv_heads, spec.qk_dim);
+  k.data = raw.k.data() + shift.first_feature;
+  k.dim -= shift.first_feature;
+  EXPECT_TRUE(Succeeds(ApplyRope(shift.rope, cos.data(), sin.data(), k)));
+  return raw.k;
+}
+
+// Of the features that turn, in rows of 32: root of the mean square of the difference, as a part of that of the second.
+double RelativeError(const RopeShift& shift, const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0;
+  double all = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const int64_t feature = static_cast<int64_t>(i % 32) - shift.first_feature;
+    if (feature < 0 || feature >= shift.rope.rotary_dim) continue;
+    const double difference = static_cast<double>(a[i]) - b[i];
+    error += difference * difference;
+    all += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(error / all);
+}
+
+// F37: 12 tokens, 2 .. 5 dropped, the rest moved by -4; then 20 removals of one. The stored keys are those of as many
+// turns by the reference's programs, to the bit, and near the same raw keys rotated at their new positions. Whole and
+// partial rotation, both pairings, at an offset; in a group that keeps everything, and in one with a window's ring.
 TEST(KVRemove, KeysTurnToTheirNewPositions) {
   for (const DType dtype : kEveryDType) {
     for (const RopeStyle style : {RopeStyle::kAdjacent, RopeStyle::kHalfSplit}) {
       for (const auto& [dim, offset] : {std::pair<int64_t, int64_t>{32, 0}, {16, 0}, {8, 20}}) {
         for (const int64_t removals : {1, 20}) {
-          RopeShift shift;
-          shift.rope.rotary_dim = dim;
-          shift.rope.style = style;
-          shift.rope.scaling = RopeScaling::kYarn;  // with an attention factor, which must not be applied twice
-          shift.rope.factor = 4;
-          shift.rope.original_context = 64;
-          shift.first_feature = offset;
+          SCOPED_TRACE(std::string(DTypeName(dtype)) + " " + std::to_string(dim) + " from " + std::to_string(offset) +
+                       ", removals " + std::to_string(removals));
+          const RopeShift shift = Yarn(style, dim, offset);
           KVCache cache = MakeCache(Spec(dtype));
           const SequenceId id = NewSequence(cache);
           AppendRotated(cache, id, shift, 50);
@@ -139,28 +173,70 @@ TEST(KVRemove, KeysTurnToTheirNewPositions) {
           const int64_t gone = n * removals;
           const Stored after = ReadAll(cache, id, 1);
           ASSERT_EQ(*cache.Length(id), 50 - gone);
-          // The raw keys, rotated where they stand now.
-          TokenRows raw(cache.spec(), 1, Without(Names(0, 50), 2, 2 + gone));
-          std::vector<float> cos(static_cast<size_t>((50 - gone) * dim / 2)), sin(cos.size());
-          ASSERT_TRUE(Succeeds(RopeAnglesFrom(shift.rope, 0, 50 - gone, cos.data(), sin.data())));
-          TensorView k = TokensHeadsDim(raw.k.data(), raw.n, 2, 32);
-          k.data = raw.k.data() + offset;
-          k.dim -= offset;
-          ASSERT_TRUE(Succeeds(ApplyRope(shift.rope, cos.data(), sin.data(), k)));
-          // Half a unit in the last place of what is stored, once at first and once per removal; a whole one of int4,
-          // whose largest positive number may lose as much. Quantised rows have their features' codes in common.
-          const float step = StepOf(dtype);
-          for (size_t i = 0; i < raw.k.size(); ++i) {
-            const int64_t feature = static_cast<int64_t>(i) % 32;
-            const bool turned = IsQuantized(dtype) || (feature >= offset && feature < offset + dim);
-            const float bound = turned ? 8.0f * step * static_cast<float>(removals + 1) : 0;
-            ASSERT_NEAR(after.k[i], raw.k[i], bound) << "element " << i;
+          std::vector<float> kept = before.k;
+          kept.erase(kept.begin() + 2 * 64, kept.begin() + (2 + gone) * 64);
+          EXPECT_EQ(after.k, TurnedOften(cache.spec(), shift, kept, 2, n, removals));
+          const std::vector<float> raw = Rotated(cache.spec(), shift, 50, gone);
+          for (size_t i = 0; i < raw.size() && !IsQuantized(dtype); ++i) {
+            const int64_t feature = static_cast<int64_t>(i % 32);
+            if (feature >= offset && feature < offset + dim) continue;
+            ASSERT_EQ(after.k[i], raw[i]) << "element " << i;
           }
+          // Each removal adds at most what storing them at first did: a turn too small for the type is lost every time.
+          // And they never come near to what keys would be that stayed as they were.
+          const double one = RelativeError(shift, before.k, Rotated(cache.spec(), shift, 50, 0));
+          const double error = RelativeError(shift, after.k, raw);
+          EXPECT_LE(error, 1e-6 + 1.1 * one * static_cast<double>(removals + 1));
+          EXPECT_LE(error, 0.8 * RelativeError(shift, kept, raw));
           EXPECT_EQ(after.v, TokenRows(cache.spec(), 1, Without(Names(0, 50), 2, 2 + gone), true).v);
           // Tokens before the removal are untouched.
           for (size_t i = 0; i < 2 * 2 * 32; ++i) ASSERT_EQ(BitsOf(after.k[i]), BitsOf(before.k[i]));
         }
       }
+    }
+  }
+}
+
+// The same in a window's ring that has lost tokens, beside a group that keeps everything and turns otherwise.
+TEST(KVRemove, KeysTurnInRings) {
+  for (const DType dtype : kEveryDType) {
+    for (const bool rotate : {false, true}) {
+      SCOPED_TRACE(std::string(DTypeName(dtype)) + (rotate ? " rotated" : ""));
+      KVCacheSpec spec = Spec(dtype);
+      spec.rotate = rotate;
+      spec.groups = {{}, {.window = 30, .num_always_visible = 3, .max_in_flight = 25}};
+      spec.group_of_layer = {0, 1};
+      KVCache cache = MakeCache(spec);
+      cache.impl().PoisonUnusedForTesting();
+      const SequenceId id = NewSequence(cache);
+      for (int64_t i = 0; i < 10; ++i) ASSERT_TRUE(Succeeds(AppendTokens(cache, id, Names(10 * i, 10))));
+      // Kept from 100 - 25 - 30 + 1 = 46 on: read from there.
+      const auto read = [&](int64_t layer, int64_t begin, int64_t n) {
+        std::vector<float> k(static_cast<size_t>(n * 64)), v(static_cast<size_t>(n * 32));
+        EXPECT_TRUE(Succeeds(
+            cache.Read(id, layer, begin, TokensHeadsDim(k.data(), n, 2, 32), TokensHeadsDim(v.data(), n, 2, 16))));
+        return Stored{k, v};
+      };
+      const RopeShift shifts[] = {Yarn(RopeStyle::kHalfSplit, 32, 0), Yarn(RopeStyle::kAdjacent, 10, 6)};
+      std::vector<float> keys[] = {read(0, 46, 54).k, read(1, 46, 54).k};
+      std::vector<float> values[] = {read(0, 46, 54).v, read(1, 46, 54).v};
+      const Stored first = read(1, 0, 3);
+      for (int64_t i = 0; i < 20; ++i) {
+        ASSERT_TRUE(Succeeds(cache.Remove(id, 60, 61, shifts)));
+        for (size_t layer = 0; layer < 2; ++layer) {
+          keys[layer].erase(keys[layer].begin() + 14 * 64, keys[layer].begin() + 15 * 64);
+          keys[layer] = TurnedOften(spec, shifts[layer], keys[layer], 14, 1, 1);
+          values[layer].erase(values[layer].begin() + 14 * 32, values[layer].begin() + 15 * 32);
+        }
+      }
+      cache.impl().PoisonUnusedForTesting();
+      for (int64_t layer = 0; layer < 2; ++layer) {
+        const Stored after = read(layer, 46, 34);
+        EXPECT_EQ(after.k, keys[layer]) << "layer " << layer;
+        EXPECT_EQ(after.v, values[layer]) << "layer " << layer;
+      }
+      EXPECT_EQ(read(1, 0, 3).k, first.k);
+      EXPECT_EQ(read(1, 0, 3).v, first.v);
     }
   }
 }
