@@ -13,9 +13,6 @@ namespace {
 
 const KvKernels& KernelsFor(const KernelTable& kernels, DType dtype) { return kernels.kv[static_cast<int>(dtype)]; }
 
-// Rows that use quantised tiles as they are; for more, a block of them is widened first.
-constexpr int64_t kMaxQuantizedRows = 8;
-
 // Takes the lowest set bit off.
 int TakeBit(uint32_t* bits) {
   const int bit = std::countr_zero(*bits);

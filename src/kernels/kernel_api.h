@@ -272,6 +272,15 @@ struct PvRowsArgs {
 // so tells a test that the target which was asked for is the one that runs; or AVX3, whose code it shares
 // (kernels/targets.h).
 
+// What the micro-kernel holds in registers at a time: rows x cols vectors of so many lanes.
+struct RegisterBlock {
+  int64_t rows;
+  int64_t cols;
+  int64_t lanes;
+  int64_t used_registers;  // with the operands
+  int64_t num_registers;   // that the target has
+};
+
 // Everything of one element type of K and V. `qk` and `pv` are for any number of rows.
 struct KvKernels {
   void (*qk)(const QkArgs&) noexcept;
@@ -281,6 +290,8 @@ struct KvKernels {
   void (*widen_k)(const WidenTileArgs&) noexcept;  // nullptr for f32
   void (*widen_v)(const WidenTileArgs&) noexcept;
   const char* compiled_for;
+  // As KernelTable::register_block, where `qk` and `pv` have blocks of their own.
+  RegisterBlock (*register_block)(int64_t rows) noexcept = nullptr;
 };
 
 struct SoftmaxKernels {
@@ -327,15 +338,6 @@ struct Int8Kernels {
   void (*rows)(const Int8Args&) noexcept;  // any number of rows, from a panel; sums are 16 features wide
 };
 inline constexpr int64_t kInt8PanelBytes = 64 + 64 + 1024;
-
-// What the micro-kernel holds in registers at a time: rows x cols vectors of so many lanes.
-struct RegisterBlock {
-  int64_t rows;
-  int64_t cols;
-  int64_t lanes;
-  int64_t used_registers;  // with the operands
-  int64_t num_registers;   // that the target has
-};
 
 // Everything of one target. Plans and layers keep a pointer to the table that was active when they were made.
 struct KernelTable {

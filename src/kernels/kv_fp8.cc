@@ -16,8 +16,8 @@ namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
 KvKernels KvFp8Table() {
-  return {&ScaledQk<F8Tile>,     &ScaledPv<F8Tile>,     &PackScaledK<F8Codec>,      &PackScaledV<F8Codec>,
-          &WidenScaledK<F8Tile>, &WidenScaledV<F8Tile>, hwy::TargetName(HWY_TARGET)};
+  return {&ScaledQk<F8Tile>,     &ScaledPv<F8Tile>,     &PackScaledK<F8Codec>,       &PackScaledV<F8Codec>,
+          &WidenScaledK<F8Tile>, &WidenScaledV<F8Tile>, hwy::TargetName(HWY_TARGET), &ScaledBlockOfRows<F8Tile>};
 }
 
 }  // namespace HWY_NAMESPACE

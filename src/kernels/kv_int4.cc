@@ -16,8 +16,8 @@ namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
 KvKernels KvInt4Table() {
-  return {&ScaledQk<Int4Tile>,     &ScaledPv<Int4Tile>,     &PackScaledK<Int4Codec>,    &PackScaledV<Int4Codec>,
-          &WidenScaledK<Int4Tile>, &WidenScaledV<Int4Tile>, hwy::TargetName(HWY_TARGET)};
+  return {&ScaledQk<Int4Tile>,     &ScaledPv<Int4Tile>,     &PackScaledK<Int4Codec>,     &PackScaledV<Int4Codec>,
+          &WidenScaledK<Int4Tile>, &WidenScaledV<Int4Tile>, hwy::TargetName(HWY_TARGET), &ScaledBlockOfRows<Int4Tile>};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -16,8 +16,8 @@ namespace headlane::internal {
 namespace HWY_NAMESPACE {
 
 KvKernels KvInt8Table() {
-  return {&ScaledQk<Int8Tile>,     &ScaledPv<Int8Tile>,     &PackScaledK<Int8Codec>,    &PackScaledV<Int8Codec>,
-          &WidenScaledK<Int8Tile>, &WidenScaledV<Int8Tile>, hwy::TargetName(HWY_TARGET)};
+  return {&ScaledQk<Int8Tile>,     &ScaledPv<Int8Tile>,     &PackScaledK<Int8Codec>,     &PackScaledV<Int8Codec>,
+          &WidenScaledK<Int8Tile>, &WidenScaledV<Int8Tile>, hwy::TargetName(HWY_TARGET), &ScaledBlockOfRows<Int8Tile>};
 }
 
 }  // namespace HWY_NAMESPACE

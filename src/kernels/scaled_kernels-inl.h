@@ -247,6 +247,21 @@ HWY_INLINE void ScaledMultiply(const Args& args, int64_t num_cols) {
   }
 }
 
+// The first group of so many rows, the largest.
+template <class Tile>
+RegisterBlock ScaledBlockOfRows(int64_t rows) noexcept {
+  int64_t most = kScaledRows<Tile>;
+#if HEADLANE_HALVES_THROUGH_MEMORY
+  if constexpr (kByLines<Tile>) most = kMaxScaledRows;
+#endif
+  const int group = static_cast<int>(CeilDiv(rows, CeilDiv(rows, most)));
+  int cols = ScaledCols<Tile>(group);
+#if HEADLANE_HALVES_THROUGH_MEMORY
+  if constexpr (kByLines<Tile>) cols = LinesCols(group);
+#endif
+  return {group, cols, kTileKeys / VectorsPerTile(), RegistersOfBlock(group, cols), kNumRegisters};
+}
+
 template <class Tile>
 void ScaledQk(const QkArgs& args) noexcept {
   if (args.rows <= 0) return;

@@ -318,7 +318,7 @@ struct LinesPvGroup {
 // All columns for each group of rows: what a block holds stays in L1.
 template <template <class> class Group, class Tile, class Args>
 HWY_INLINE void LinesMultiply(const Args& args) {
-  constexpr int64_t kRows = 4;
+  constexpr int64_t kRows = kMaxScaledRows;
   for (int64_t row0 = 0; row0 < args.rows;) {
     const int64_t n = CeilDiv(args.rows - row0, CeilDiv(args.rows - row0, kRows));
     WithRows<1, kRows>(n, Group<Tile>{args, row0});

@@ -3,7 +3,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/blocking.h"
@@ -156,13 +155,19 @@ void AddRegisterBlocks(std::string* text, const PlanImpl& plan) {
     int64_t& most = block.decode() ? most_decode : most_tile;
     most = std::max<int64_t>(most, block.sub_rows);
   }
-  for (const auto& [kind, rows] : {std::pair{"decode", most_decode}, std::pair{"tile", most_tile}}) {
+  const KernelTable& kernels = plan.kernels();
+  const Problem& problem = plan.problem();
+  for (const bool is_decode : {true, false}) {
+    const int64_t rows = is_decode ? most_decode : most_tile;
     if (rows == 0) continue;
-    const RegisterBlock block = plan.kernels().register_block(rows);
+    // Quantised keys have kernels of their own for few rows; for more they are widened.
+    const auto own = kernels.kv[static_cast<int>(problem.k_dtype)].register_block;
+    const bool is_own = own != nullptr && !problem.values_in_keys && is_decode && rows <= kMaxQuantizedRows;
+    const RegisterBlock block = is_own ? own(rows) : kernels.register_block(rows);
     Add(text,
         "  %s: up to %lld rows a call, register blocks of %lld rows x %lld vectors of %lld lanes: %lld of %lld "
         "registers\n",
-        kind, static_cast<LL>(rows), static_cast<LL>(block.rows), static_cast<LL>(block.cols),
+        is_decode ? "decode" : "tile", static_cast<LL>(rows), static_cast<LL>(block.rows), static_cast<LL>(block.cols),
         static_cast<LL>(block.lanes), static_cast<LL>(block.used_registers), static_cast<LL>(block.num_registers));
   }
 }

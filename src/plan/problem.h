@@ -67,6 +67,8 @@ inline constexpr int64_t kSubRows = 24;
 // Blocks of up to so many rows are one sub-block: the time is that of reading K and V, and a second sub-block would
 // read them twice. All query rows of a KV head share one pass over the keys if they are no more than this.
 inline constexpr int64_t kDecodeRows = 32;
+// Rows that use quantised tiles as they are; for more, a block of them is widened first.
+inline constexpr int64_t kMaxQuantizedRows = 8;
 // Up to so many query rows of a KV head wait for memory, and use the rows of plain tensors where they lie; for more,
 // tiles that are packed once are less work.
 inline constexpr int64_t kInPlaceRows = 8;

@@ -164,6 +164,8 @@ TEST(TileLinear, StridesLeaveTheGapsAlone) {
   ASSERT_TRUE(layer.Run(x.data(), kXStride, kRows, y.data(), kYStride, SerialExecutor()).ok());
   for (int64_t row = 0; row < kRows; ++row) {
     for (int64_t i = 0; i < kYStride; ++i) {
+      // Without FMA outputs are not canonical.
+      if (i < kOut && !ActiveTarget().has_fma) continue;
       const float expected =
           i < kOut ? reference::CanonicalLinear(x.data() + row * kXStride, weights.data() + i * kIn, kIn) : 7.0f;
       ASSERT_TRUE(SameBits(expected, y[row * kYStride + i])) << row << " " << i;

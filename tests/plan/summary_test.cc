@@ -218,6 +218,35 @@ TEST(Explain, NamesWhatWasChosenWhatWasNotAndWhy) {
   for (const char* slot : {"k_tiles", "v_tiles", "q ", "s ", "header", "states"}) ExpectParts(text, {slot});
 }
 
+// Few rows of quantised keys have blocks of their own, as many are widened: what is printed is what runs.
+TEST(Explain, BlocksOfQuantisedKeys) {
+  for (const DType dtype : {DType::kI8, DType::kF8E4M3, DType::kI4}) {
+    for (const int64_t q_len : {1, 2, 3}) {  // 4, 8, 12 rows of a KV head
+      KVCacheSpec cache_spec;
+      cache_spec.num_kv_heads = 2;
+      cache_spec.qk_dim = cache_spec.v_dim = 64;
+      cache_spec.k_dtype = cache_spec.v_dtype = dtype;
+      cache_spec.max_tokens = 256;
+      auto cache = KVCache::Create(cache_spec);
+      ASSERT_TRUE(cache.ok()) << cache.status().c_str();
+      SequenceSpec s = Sequence(0, q_len, 100);
+      s.cache_id = cache->CreateSequence().value();
+      ASSERT_TRUE(cache->Reserve(s.cache_id, 100).ok());
+      auto plan = PlanAttention(MakeSpec(8, 2, 64, 64), *cache, std::vector<SequenceSpec>{s});
+      ASSERT_TRUE(plan.ok()) << plan.status().c_str();
+      const KernelTable& kernels = plan->impl().kernels();
+      const RegisterBlock own = kernels.kv[static_cast<int>(dtype)].register_block(4 * q_len);
+      const RegisterBlock block = q_len < 3 ? own : kernels.register_block(4 * q_len);
+      EXPECT_LE(own.rows, 4);
+      EXPECT_LE(own.rows * own.cols, own.used_registers);
+      EXPECT_LE(own.used_registers, own.num_registers);
+      ExpectParts(plan->Explain().value(),
+                  {"decode: up to " + std::to_string(4 * q_len) + " rows a call, register blocks of " +
+                   std::to_string(block.rows) + " rows x " + std::to_string(block.cols) + " vectors"});
+    }
+  }
+}
+
 TEST(Explain, WorkspacePartsAddUp) {
   Random random(12);
   for (int trial = 0; trial < 50; ++trial) {
