@@ -534,8 +534,8 @@ TEST(KVFuzz, HistoriesAgreeWithPlainVectors) {
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   Counts counts;
   const char* const first = std::getenv("HEADLANE_FUZZ_FIRST_SEED");
-  for (uint64_t seed = first == nullptr ? 1 : std::strtoull(first, nullptr, 10);
-       (seed <= 100 || elapsed() < seconds) && !HasFailure(); ++seed) {
+  const uint64_t first_seed = first == nullptr ? 1 : std::strtoull(first, nullptr, 10);
+  for (uint64_t seed = first_seed; (seed < first_seed + 100 || elapsed() < seconds) && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     History(seed, &counts).Run(120);
   }
