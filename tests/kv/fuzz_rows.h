@@ -144,6 +144,7 @@ class TokenStore {
         KeyTransform transform;
         transform.rope = ShiftOf(layer);
         std::vector<int64_t> positions;
+        positions.reserve(names.size());
         for (const int64_t name : names) positions.push_back(tokens_[static_cast<size_t>(name)].position);
         const size_t angles = positions.size() * static_cast<size_t>(transform.rope.rope.rotary_dim / 2);
         std::vector<float> cos(angles), sin(angles);
@@ -259,6 +260,7 @@ inline std::vector<float> AttendCanonically(const KVCacheSpec& spec, const Token
   problem.q_len = q_len;
   problem.kv_len = static_cast<int64_t>(rows.k.size()) / (spec.num_kv_heads * spec.qk_dim);
   std::vector<float> q;
+  q.reserve(static_cast<size_t>(q_len * problem.num_q_heads * spec.qk_dim));
   for (int64_t i = 0; i < q_len * problem.num_q_heads * spec.qk_dim; ++i) q.push_back(TokenElement(7, 0, 0, i, 0));
   problem.q = q.data();
   problem.k = rows.k.data();
