@@ -277,6 +277,7 @@ TEST(KVPagesFuzz, RandomTablesAreReadOrRefused) {
 
     const int64_t num_ids = random.Int(0, 8);
     std::vector<int32_t> ids;
+    ids.reserve(static_cast<size_t>(num_ids));
     for (int64_t i = 0; i < num_ids; ++i) {
       ids.push_back(static_cast<int32_t>(random.OneIn(12) ? random.Int(-3, spec.num_pages + 2)
                                                           : random.Int(0, spec.num_pages - 1)));
