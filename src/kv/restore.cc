@@ -304,8 +304,8 @@ Status KVRestorer::ReadSequence() noexcept {
   return OkStatus();
 }
 
-// Pages are new ones, in order, or those of an earlier sequence, at the same place: what forks share is where they
-// begin.
+// Pages are new ones, in order, or those of an earlier sequence, at the same place. What forks share is where they
+// begin; with a window, behind what only one of them has passed as well.
 Status KVRestorer::CheckPages(const SavedSequence& saved, const Sequence& sequence, int64_t group) noexcept {
   const KVGroupLayout& layout = cache_.layout_.groups[group];
   const SequenceGroup& held = sequence.groups[group];
@@ -329,7 +329,7 @@ Status KVRestorer::CheckPages(const SavedSequence& saved, const Sequence& sequen
     if (number == num_named_[group]) {
       ++num_named_[group];
       page = {static_cast<int32_t>(i), before, 0, 0, 0};
-    } else if (number >= num_before || page.place != i || (before >= num_before)) {
+    } else if (number >= num_before || page.place != i || (!layout.has_window() && before >= num_before)) {
       return BadSequence(saved, "a page that is shared stands at, not at", i, page.place);
     } else if (!layout.has_window() && page.predecessor != before) {
       return BadSequence(saved, "a page that is shared stands behind, not behind", before, page.predecessor);

@@ -510,5 +510,33 @@ TEST_F(KVSaveFile, DiskFull) {
   EXPECT_EQ(std::filesystem::file_size(path_), size);
 }
 
+// The fork stays where it was; its parent goes on, and passes pages that only the fork still has, but not all they
+// share.
+TEST(KVSave, ParentsThatPassedWhatTheirForksKeep) {
+  KVCacheSpec spec = SpecOf(DType::kF32, DType::kF32, 16, 16, 16, 24);
+  spec.groups = {{.window = 30, .num_always_visible = 0, .max_in_flight = 5}};
+  KVCache cache = MakeCache(spec);
+  const SequenceId parent = NewSequence(cache);
+  ASSERT_TRUE(Succeeds(AppendTokens(cache, parent, Names(0, 48))));
+  const SequenceId fork = *cache.Fork(parent);
+  ASSERT_TRUE(Succeeds(AppendTokens(cache, parent, Names(48, 32))));  // pages 0 and 1 are given back
+  KVCache other = MakeCache(spec);
+  Mask mask;
+  mask.window = 30;
+  for (const std::vector<SequenceId>& saved : {std::vector{fork, parent}, std::vector{parent, fork}}) {
+    const std::vector<SequenceId> restored = Restored(other, Saved(cache, saved));
+    ASSERT_EQ(restored.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) {
+      const int64_t length = saved[i] == fork ? 48 : 80;
+      const Attended expected = AttendNames(spec, Names(0, length), 0, 3, mask);
+      const Attended got = AttendCache(other, restored[i], 0, 3, length, mask);
+      ASSERT_TRUE(Succeeds(expected.status));
+      ASSERT_TRUE(Succeeds(got.status));
+      EXPECT_EQ(got.out, expected.out) << length;
+      ASSERT_TRUE(Succeeds(other.DropSequence(restored[i])));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace headlane::internal
