@@ -159,6 +159,8 @@ int Main(int argc, char** argv) {
       "--load-cache", options.load_cache,
       "Take the beginning of the prompt from this file, as far as it agrees: it is not computed again, and the "
       "text is the same. Of the same model and types of the cache");
+  arguments.NotEmpty("--save-cache");
+  arguments.NotEmpty("--load-cache");
   arguments.Excludes("--save-cache", {"--prompts-file"});
   arguments.Excludes("--load-cache", {"--prompts-file"});
 

@@ -42,7 +42,8 @@ namespace headlane {
 
 inline constexpr uint32_t kKVFileVersion = 1;
 
-// Takes the next `bytes` bytes. An error ends the saving and is what the caller gets.
+// Takes the next `bytes` bytes. An error ends the saving and is what the caller gets. `write` may read the cache, and
+// must not change it: what is being saved is held by pointers. The same of `read` below, which must not even read it.
 struct KVSink {
   void* context = nullptr;
   Status (*write)(void* context, const void* data, int64_t bytes) noexcept = nullptr;
@@ -64,8 +65,9 @@ struct RestoredSequence {
 // InvalidArgument (no callback), ResourceExhausted (the system's memory), those of the sink. Allocation: 12 bytes per
 // page of the pool, as far as pages are saved, and one tile. Threads: as reading of the cache.
 Status SaveSequences(const KVCache& cache, std::span<const SequenceId> sequences, const KVSink& sink) noexcept;
-// To a file, which appears under its name when it is complete: until then it is written beside it. Errors: further
-// NotFound (its folder), ResourceExhausted (disk), FailedPrecondition (anything else), with the system's reason.
+// To a file, which appears under its name when it is complete: until then it is written beside it. A symbolic link is
+// followed. Errors: further NotFound (its folder), ResourceExhausted (disk), FailedPrecondition (what is there is no
+// regular file; anything else), with the system's reason.
 Status SaveSequences(const KVCache& cache, std::span<const SequenceId> sequences, const char* path) noexcept;
 
 // The sequences of a cache, in an order of its own. Errors: ResourceExhausted.

@@ -1,15 +1,10 @@
 #include "decoder/packed_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <system_error>
 
+#include "base/new_file.h"
 #include "decoder/layers.h"
 #include "decoder/mix_bits.h"
 
@@ -130,57 +125,27 @@ Status CheckHeader(const Header& header, const ModelStamp& stamp, size_t num_ent
   return OkStatus();
 }
 
-// A file that is removed unless it was renamed.
-class NewFile {
+// The new file, whose first error stays.
+class PaddedFile {
  public:
-  explicit NewFile(const std::string& path) : path_(path), temporary_(path + ".new." + std::to_string(::getpid())) {
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd_ < 0) error_ = errno;
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-  ~NewFile() {
-    if (fd_ < 0) return;
-    ::close(fd_);
-    if (!done_) ::unlink(temporary_.c_str());
-  }
+  explicit PaddedFile(const std::string& path) : status_(file_.Create(path.c_str())) {}
 
   void Write(const void* data, size_t size) noexcept {
-    const char* at = static_cast<const char*>(data);
-    while (error_ == 0 && size > 0) {
-      const ssize_t n = ::write(fd_, at, std::min<size_t>(size, size_t{1} << 30));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) {
-        error_ = n < 0 ? errno : ENOSPC;
-        return;
-      }
-      at += n;
-      size -= static_cast<size_t>(n);
-      written_ += n;
-    }
+    if (status_.ok()) status_ = NewFile::Write(&file_, data, static_cast<int64_t>(size));
+    written_ += static_cast<int64_t>(size);
   }
   void PadTo(int64_t offset) noexcept {
     static constexpr char kZeros[kAlignment] = {};
-    while (error_ == 0 && written_ < offset) {
+    while (status_.ok() && written_ < offset) {
       Write(kZeros, static_cast<size_t>(std::min<int64_t>(offset - written_, kAlignment)));
     }
   }
-  Status Finish() {
-    if (error_ == 0 && ::fsync(fd_) != 0) error_ = errno;
-    if (error_ == 0 && ::rename(temporary_.c_str(), path_.c_str()) != 0) error_ = errno;
-    done_ = error_ == 0;
-    if (done_) return OkStatus();
-    return MakeStatus(StatusCode::kFailedPrecondition, "can't write '%s': %s", path_.c_str(),
-                      std::generic_category().message(error_).c_str());
-  }
+  Status Finish() noexcept { return status_.ok() ? file_.Finish() : status_; }
 
  private:
-  std::string path_;
-  std::string temporary_;
-  int fd_ = -1;
-  int error_ = 0;
+  NewFile file_;
   int64_t written_ = 0;
-  bool done_ = false;
+  Status status_;
 };
 
 }  // namespace
@@ -248,7 +213,7 @@ Status WritePackedFile(const std::string& path, const ModelStamp& stamp, std::sp
   header.model_hash = stamp.hash;
   header.table_hash = HashObjects(table.data(), table.size());
   header.header_hash = HashOf(header);
-  NewFile file(path);
+  PaddedFile file(path);
   file.Write(&header, sizeof(header));
   file.Write(table.data(), table.size() * sizeof(TableEntry));
   for (size_t i = 0; i < table.size(); ++i) {

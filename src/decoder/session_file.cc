@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/new_file.h"
 #include "decoder/mix_bits.h"
 #include "decoder/model_identity.h"
 #include "headlane/kv_file.h"
@@ -42,24 +43,18 @@ uint64_t HashOf(const Header& header, std::span<const int32_t> ids) noexcept {
   return hash;
 }
 
-// An open file that says what is wrong with it.
+// A file to read that says what is wrong with it.
 class File {
  public:
-  File(const std::string& path, const char* mode) : path_(path), file_(std::fopen(path.c_str(), mode), &std::fclose) {}
+  explicit File(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "rb"), &std::fclose) {}
 
-  Status CheckOpen() const noexcept { return file_ ? OkStatus() : Failed("open", errno); }
-  Status Close() noexcept { return std::fclose(file_.release()) == 0 ? OkStatus() : Failed("write", errno); }
+  Status CheckOpen() const noexcept { return file_ ? OkStatus() : FileError("can't open", path_.c_str(), errno); }
   Status CheckEnd() noexcept {
     if (std::fgetc(file_.get()) == EOF) return OkStatus();
     return MakeStatus(StatusCode::kDataLoss, "'%.100s' goes on behind its end", path_.c_str());
   }
 
-  // As KVSink::write and KVSource::read, with a File as context.
-  static Status Write(void* context, const void* data, int64_t bytes) noexcept {
-    auto& file = *static_cast<File*>(context);
-    const auto size = static_cast<size_t>(bytes);
-    return std::fwrite(data, 1, size, file.file_.get()) == size ? OkStatus() : file.Failed("write", errno);
-  }
+  // As KVSource::read, with a File as context.
   static Status Read(void* context, void* data, int64_t bytes) noexcept {
     auto& file = *static_cast<File*>(context);
     const size_t size = static_cast<size_t>(bytes);
@@ -67,7 +62,7 @@ class File {
     if (got == size) return OkStatus();
     if (!file.is_at_end_ && std::ferror(file.file_.get()) != 0) {
       file.is_at_end_ = true;
-      return file.Failed("read", errno);
+      return FileError("can't read", file.path_.c_str(), errno);
     }
     file.is_at_end_ = true;
     return MakeStatus(StatusCode::kDataLoss, "'%.100s' ends too early: %lld bytes are missing", file.path_.c_str(),
@@ -75,13 +70,6 @@ class File {
   }
 
  private:
-  Status Failed(const char* what, int error) const noexcept {
-    const StatusCode code = error == ENOENT || error == ENOTDIR ? StatusCode::kNotFound
-                            : error == ENOSPC                   ? StatusCode::kResourceExhausted
-                                                                : StatusCode::kFailedPrecondition;
-    return MakeStatus(code, "can't %s '%.100s': %s", what, path_.c_str(), std::strerror(error));
-  }
-
   const std::string& path_;
   bool is_at_end_ = false;  // or at an error: there is nothing more to read
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
@@ -120,17 +108,6 @@ Status ReadHeader(File& file, const std::string& path, Header* header, std::vect
   return OkStatus();
 }
 
-Status WriteTo(File& file, const Header& header, const KVCache& cache, SequenceId sequence,
-               std::span<const int32_t> ids) {
-  HEADLANE_RETURN_IF_ERROR(file.CheckOpen());
-  const uint64_t hash = HashOf(header, ids);
-  HEADLANE_RETURN_IF_ERROR(File::Write(&file, &header, sizeof(header)));
-  HEADLANE_RETURN_IF_ERROR(File::Write(&file, ids.data(), static_cast<int64_t>(ids.size_bytes())));
-  HEADLANE_RETURN_IF_ERROR(File::Write(&file, &hash, sizeof(hash)));
-  HEADLANE_RETURN_IF_ERROR(SaveSequences(cache, std::span(&sequence, 1), KVSink{&file, &File::Write}));
-  return file.Close();
-}
-
 }  // namespace
 
 Status SaveSequence(const ModelImpl& model, const KVCache& cache, SequenceId sequence, std::span<const int32_t> ids,
@@ -142,21 +119,19 @@ Status SaveSequence(const ModelImpl& model, const KVCache& cache, SequenceId seq
   HEADLANE_ASSIGN_OR_RETURN(header.model, ModelIdentity(model));
   header.model_file_bytes = model.info.file_bytes;
   header.num_tokens = static_cast<int64_t>(ids.size());
-  // Beside it until it is complete: a file that was there stays whole.
-  const std::string unfinished = path + ".part";
-  File file(unfinished, "wb");
-  Status status = WriteTo(file, header, cache, sequence, ids);
-  if (status.ok() && std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    status =
-        MakeStatus(StatusCode::kFailedPrecondition, "can't write '%.100s': %s", path.c_str(), std::strerror(errno));
-  }
-  if (!status.ok()) (void)std::remove(unfinished.c_str());
-  return status;
+  const uint64_t hash = HashOf(header, ids);
+  NewFile file;  // one that was there stays whole until this is
+  HEADLANE_RETURN_IF_ERROR(file.Create(path.c_str()));
+  HEADLANE_RETURN_IF_ERROR(NewFile::Write(&file, &header, sizeof(header)));
+  HEADLANE_RETURN_IF_ERROR(NewFile::Write(&file, ids.data(), static_cast<int64_t>(ids.size_bytes())));
+  HEADLANE_RETURN_IF_ERROR(NewFile::Write(&file, &hash, sizeof(hash)));
+  HEADLANE_RETURN_IF_ERROR(SaveSequences(cache, std::span(&sequence, 1), KVSink{&file, &NewFile::Write}));
+  return file.Finish();
 }
 
 Result<LoadedSequence> LoadSequence(const ModelImpl& model, KVCache& cache, std::span<const int32_t> ids,
                                     const std::string& path) {
-  File file(path, "rb");
+  File file(path);
   Header header;
   std::vector<int32_t> saved;
   HEADLANE_RETURN_IF_ERROR(ReadHeader(file, path, &header, &saved));
@@ -200,7 +175,7 @@ Result<LoadedSequence> LoadSequence(const ModelImpl& model, KVCache& cache, std:
 }
 
 Result<int64_t> SavedLength(const std::string& path) {
-  File file(path, "rb");
+  File file(path);
   Header header;
   std::vector<int32_t> ids;
   HEADLANE_RETURN_IF_ERROR(ReadHeader(file, path, &header, &ids));

@@ -50,6 +50,10 @@ class SectionReader {
       return MakeStatus(StatusCode::kDataLoss, "saved KV cache: section %lld stands where section %lld should",
                         LL(frame.kind), LL(static_cast<int64_t>(kind)));
     }
+    if (frame.bytes < 0) {
+      return MakeStatus(StatusCode::kDataLoss, "saved KV cache: section %lld has %lld bytes, must have 0 or more",
+                        LL(frame.kind), LL(frame.bytes));
+    }
     left_ = frame.bytes;
     return OkStatus();
   }

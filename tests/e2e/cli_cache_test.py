@@ -108,6 +108,9 @@ class CacheTest(CliTest):
             self.refused(generate(*self.PROMPT, "--window", "40", "--chunk", "64", "--kv-type", "f16", "--load-cache", path), "k_dtype")
             self.refused(run("headlane-generate", "--synthetic", "tiny:1", *self.PROMPT, "--window", "40", "--load-cache", path), "another model")
             self.refused(generate(*self.PROMPT, "--load-cache", path + "2"), "cache2")
+            for option in ("--save-cache", "--load-cache"):
+                self.refused(generate(*self.PROMPT, option, ""), option, "empty")
+            self.refused(generate(*self.PROMPT, "--save-cache", folder), "no regular file")
             self.refused(generate(*self.PROMPT, "--save-cache", os.path.join(folder, "no", "cache")), "cache")
             with open(path, "r+b") as file:
                 file.truncate(1000)

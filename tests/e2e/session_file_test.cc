@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -102,6 +103,23 @@ TEST_F(SessionFileTest, WindowsAreKeptOrSaidToBeGone) {
   EXPECT_EQ(*Load({ids.begin(), ids.begin() + 136}), 135);
   // Further back than the ring: computed again.
   EXPECT_EQ(*Load({ids.begin(), ids.begin() + 134}), 0);
+}
+
+// Another's file of a name beside is not touched, and neither is what is no file.
+TEST_F(SessionFileTest, NothingElseIsReplaced) {
+  namespace fs = std::filesystem;
+  const std::string beside = file_.path() + ".part";
+  WriteFile(beside, "mine");
+  Save(SomeIds(40, 1));
+  EXPECT_EQ(ReadFile(beside), "mine");
+  fs::remove(beside);
+  fs::remove(file_.path());
+  fs::create_directory(file_.path());
+  Session session = MakeSession(*model_, options_);
+  ASSERT_TRUE(session.Prefill(SomeIds(40, 1)).ok());
+  EXPECT_ERROR(session.SaveCache(file_.path()), kFailedPrecondition, "no regular file");
+  EXPECT_TRUE(fs::is_empty(file_.path()));
+  fs::remove(file_.path());
 }
 
 TEST_F(SessionFileTest, AnotherModelOrKindOfCacheIsRefused) {

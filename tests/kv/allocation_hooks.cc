@@ -29,7 +29,9 @@ thread_local int64_t until_failure = 0;
 
 [[maybe_unused]] bool MayAllocate() {
   num_allocations.fetch_add(1, std::memory_order_relaxed);
-  return until_failure == 0 || --until_failure != 0;
+  if (until_failure == 0 || --until_failure != 0) return true;
+  errno = ENOMEM;  // as malloc says it, and callers of the C library hear it
+  return false;
 }
 
 [[maybe_unused]] void* Counted(void* memory) {

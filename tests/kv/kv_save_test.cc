@@ -2,6 +2,7 @@
 // same tokens make of any history; refusals of another spec, of too little room, and of streams and files that fail.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -460,6 +461,35 @@ TEST_F(KVSaveFile, RoundTripAndReplacement) {
   }
 }
 
+// A link stays one, and what it leads to is replaced, with its permissions; what is no file is left alone.
+TEST_F(KVSaveFile, LinksAreFollowedAndOnlyFilesReplaced) {
+  namespace fs = std::filesystem;
+  KVCache cache = MakeCache(HybridSpec(DType::kF32, DType::kF32, 16));
+  const std::vector<SequenceId> ids = MakeHistory(cache);
+  const fs::path target = folder_ / "target";
+  fs::create_symlink("target", path_);
+  ASSERT_TRUE(Succeeds(SaveSequences(cache, std::span(ids).first(1), path_.c_str())));
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(target)));
+  fs::permissions(target, fs::perms::owner_read | fs::perms::owner_write);
+  ASSERT_TRUE(Succeeds(SaveSequences(cache, ids, path_.c_str())));
+  EXPECT_TRUE(fs::is_symlink(fs::symlink_status(path_)));
+  EXPECT_EQ(static_cast<int64_t>(fs::file_size(target)), *SavedBytes(cache, ids));
+  EXPECT_EQ(fs::status(target).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(NumFiles(), 2);
+  const std::string pipe = (folder_ / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, folder_.string()}) {
+    EXPECT_TRUE(Fails(SaveSequences(cache, ids, path.c_str()), StatusCode::kFailedPrecondition,
+                      {path.substr(0, 20), "no regular file"}));
+  }
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  fs::remove(path_);
+  fs::create_symlink(fs::path(path_).filename(), path_);  // to itself
+  EXPECT_FALSE(SaveSequences(cache, ids, path_.c_str()).ok());
+  EXPECT_TRUE(fs::is_symlink(fs::symlink_status(path_)));
+  EXPECT_EQ(NumFiles(), 3);
+}
+
 TEST_F(KVSaveFile, FilesThatAreNotThereOrWrong) {
   KVCache cache = MakeCache(HybridSpec(DType::kF32, DType::kF32, 16));
   const std::vector<SequenceId> ids = MakeHistory(cache);
@@ -468,8 +498,9 @@ TEST_F(KVSaveFile, FilesThatAreNotThereOrWrong) {
   EXPECT_TRUE(Fails(SaveSequences(cache, ids, no_folder.c_str()), StatusCode::kNotFound,
                     {no_folder.substr(0, 20), "No such file"}));
   EXPECT_TRUE(Fails(RestoreSequences(cache, path_.c_str()).status(), StatusCode::kNotFound, {"No such file"}));
-  EXPECT_TRUE(Fails(RestoreSequences(cache, folder_.c_str()).status(), StatusCode::kFailedPrecondition, {"directory"}));
-  EXPECT_TRUE(Fails(SaveSequences(cache, ids, folder_.c_str()), StatusCode::kFailedPrecondition, {"directory"}));
+  EXPECT_TRUE(
+      Fails(RestoreSequences(cache, folder_.c_str()).status(), StatusCode::kFailedPrecondition, {"no regular file"}));
+  EXPECT_TRUE(Fails(SaveSequences(cache, ids, folder_.c_str()), StatusCode::kFailedPrecondition, {"no regular file"}));
   EXPECT_FALSE(std::filesystem::exists(folder_.string() + ".part"));
   const char* const no_path = nullptr;
   EXPECT_TRUE(Fails(SaveSequences(cache, ids, no_path), StatusCode::kInvalidArgument, {"null"}));

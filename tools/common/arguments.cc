@@ -83,6 +83,11 @@ void Arguments::OneOf(const char* title, const std::vector<TextOption>& options)
   group->require_option(1);
 }
 
+void Arguments::NotEmpty(const char* name) {
+  impl_->app.get_option(name)->check(
+      CLI::Validator([](std::string& value) { return std::string(value.empty() ? "must not be empty" : ""); }, ""));
+}
+
 void Arguments::Excludes(const char* name, const std::vector<const char*>& others) {
   auto* const option = impl_->app.get_option(name);
   for (const char* other : others) option->excludes(impl_->app.get_option(other));

@@ -46,6 +46,8 @@ class Arguments {
   };
   // Exactly one of them must be given.
   void OneOf(const char* title, const std::vector<TextOption>& options);
+  // An error where `name` is given without a word.
+  void NotEmpty(const char* name);
   // An error where `name` is given along with one of the others.
   void Excludes(const char* name, const std::vector<const char*>& others);
 
