@@ -72,12 +72,14 @@ class NewFile {
   static Status Write(void* context, const void* data, int64_t bytes) noexcept {
     auto& file = *static_cast<NewFile*>(context);
     const auto size = static_cast<size_t>(bytes);
+    if (file.file_ == nullptr) return NotOpen();
     return std::fwrite(data, 1, size, file.file_) == size ? OkStatus()
                                                           : FileError("can't write", file.path_.c_str(), errno);
   }
 
   // What was written is on the disk then, where the system can say so, and has the name.
   Status Finish() noexcept {
+    if (file_ == nullptr) return NotOpen();
     const bool flushed = std::fflush(file_) == 0 && Synchronise();
     const int error = errno;
     const bool closed = std::fclose(file_) == 0;
@@ -89,6 +91,8 @@ class NewFile {
   }
 
  private:
+  static Status NotOpen() noexcept { return MakeStatus(StatusCode::kInternal, "a new file was not created"); }
+
   Status CreateBeside(const char* path) {
     namespace fs = std::filesystem;
     std::error_code error;
