@@ -498,8 +498,7 @@ TEST_F(KVSaveFile, FilesThatAreNotThereOrWrong) {
   EXPECT_TRUE(Fails(SaveSequences(cache, ids, no_folder.c_str()), StatusCode::kNotFound,
                     {no_folder.substr(0, 20), "No such file"}));
   EXPECT_TRUE(Fails(RestoreSequences(cache, path_.c_str()).status(), StatusCode::kNotFound, {"No such file"}));
-  EXPECT_TRUE(
-      Fails(RestoreSequences(cache, folder_.c_str()).status(), StatusCode::kFailedPrecondition, {"no regular file"}));
+  EXPECT_TRUE(Fails(RestoreSequences(cache, folder_.c_str()).status(), StatusCode::kFailedPrecondition, {"directory"}));
   EXPECT_TRUE(Fails(SaveSequences(cache, ids, folder_.c_str()), StatusCode::kFailedPrecondition, {"no regular file"}));
   EXPECT_FALSE(std::filesystem::exists(folder_.string() + ".part"));
   const char* const no_path = nullptr;
