@@ -1,5 +1,7 @@
 #include "bench/counted_weights.h"
 
+#include <cstring>
+
 #include "base/blocking.h"
 #include "base/weight_tile.h"
 
@@ -25,7 +27,9 @@ double Units(int64_t rows, int64_t tiles) { return static_cast<double>(rows * ti
 
 }  // namespace
 
-// Weights and activations of 8 bits are zeros: no kernel's way through them depends on what they are.
+// Activations of 8 bits are zeros: no kernel's way through them depends on what they are. Bytes of weights are such
+// that every number among them is one in every format, f16 and f32 included: sums of nothing, and of what is not
+// finite, may be computed twice.
 CountedWeights::CountedWeights(const internal::KernelTable& table)
     : table_(table),
       x_(kMaxRows * kInputs),
@@ -37,6 +41,7 @@ CountedWeights::CountedWeights(const internal::KernelTable& table)
       groups_(kMaxRows * kInputs / kTileKeys * static_cast<int64_t>(sizeof(internal::Int8Group)) / kFloatBytes) {
   static_assert(kInputs / kUnitInputs * internal::kInt8PanelBytes <= kTileFloats * kFloatBytes);
   x_.Fill(5);
+  std::memset(tiles_.data(), 0x3C, static_cast<size_t>(kTiles * kTileFloats * kFloatBytes));
   quantized_ = {reinterpret_cast<int8_t*>(codes_.data()), reinterpret_cast<int32_t*>(pairs_.data()),
                 reinterpret_cast<internal::Int8Group*>(groups_.data()), kInputs, 0};
 }
