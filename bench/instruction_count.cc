@@ -294,12 +294,15 @@ constexpr bool kHaveTicks = false;
 uint64_t Ticks() { return 0; }
 #endif
 
-// Of one call. Interrupts, one in 100000 instructions there, lengthen some samples and never shorten one; single calls
-// are short enough that most have none.
+// Of one call. Interrupts, one in 100000 instructions there, lengthen some samples and never shorten one. Calls that
+// are nearly as long would meet them in every sample or in none, as the period falls: what is waited in between
+// differs, in all by more than that.
 uint64_t LeastTicks(const Case& entry) {
-  constexpr int kSamples = 24;
+  constexpr int kSamples = 40;
   uint64_t with = UINT64_MAX, without = UINT64_MAX;
   for (int i = 0; i < kSamples; ++i) {
+    for (volatile int wait = 0; wait < 61 * i; wait = wait + 1) {
+    }
     const uint64_t begin = Ticks();
     Repeat(entry, 0);
     const uint64_t middle = Ticks();
