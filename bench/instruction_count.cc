@@ -301,7 +301,7 @@ uint64_t LeastTicks(const Case& entry) {
   constexpr int kSamples = 40;
   uint64_t with = UINT64_MAX, without = UINT64_MAX;
   for (int i = 0; i < kSamples; ++i) {
-    volatile int waited = 0;
+    [[maybe_unused]] volatile int waited = 0;
     for (int wait = 0; wait < 61 * i; ++wait) waited = wait;
     const uint64_t begin = Ticks();
     Repeat(entry, 0);
