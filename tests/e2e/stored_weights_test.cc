@@ -304,7 +304,7 @@ TEST_F(PackedFileTest, WhereNothingCanBeWritten) {
   EXPECT_TRUE(SameBits(Logits(PackedAt(nowhere)), expected_));
   EXPECT_FALSE(report_.mapped);
   EXPECT_FALSE(report_.written);
-  EXPECT_ERROR(report_.not_written, kFailedPrecondition, nowhere);
+  EXPECT_ERROR(report_.not_written, kNotFound, nowhere);
 }
 
 TEST_F(PackedFileTest, OnlyWhereItMakesSense) {
