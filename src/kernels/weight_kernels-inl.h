@@ -249,8 +249,6 @@ HWY_INLINE bool MultiplyWeights(const WeightArgs& args, int64_t col) {
   if constexpr (c < kCols) scale##c = hn::Mul(scale##c, back);
         HEADLANE_COLS_(HEADLANE_SCALE_BACK_, 0)
 #undef HEADLANE_SCALE_BACK_
-      }
-      if constexpr (kNumLeft<Format> > 0) {
         HEADLANE_COLS_(HEADLANE_KEEP_, 0)
 #define HEADLANE_WEIGHT_(c, to) to = WeightsLeft<Format, kExpand, 0>(d, words##c, scale##c, min##c);
         HEADLANE_STEP_(0)
